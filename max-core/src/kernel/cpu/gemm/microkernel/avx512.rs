@@ -46,6 +46,8 @@ struct Next<P> {
     group_step: isize,
 }
 const LINES: usize = ROWS / 2;
+/// A round of K steps: a line of a row of A.
+const ROUND_BYTES: usize = 64;
 
 /// The GEMM's loops, inlined into an [entry](f32_v4) for each dtype.
 ///
@@ -74,6 +76,8 @@ unsafe fn gemm<V: Simd, const WIDTH: usize>(x: &Gemm<V::Element>, accumulators: 
                     let b = x.rhs.at_column(j);
                     pipeline.claim(WIDTH);
                     let next = Next { at: if j < 2 * WIDTH { at } else { a }, line, group_step };
+                    let [below, right] = if j + WIDTH < x.columns { [i, j + WIDTH] } else { [i + $m, 0] };
+                    let after = accumulators.to.wrapping_add(below * accumulators.to_row + right);
                     // SAFETY: by the contract above; the block is inside the GEMM.
                     unsafe {
                         match x.columns - j {
@@ -83,7 +87,7 @@ unsafe fn gemm<V: Simd, const WIDTH: usize>(x: &Gemm<V::Element>, accumulators: 
                                 b,
                                 accumulators,
                                 [i, j],
-                                next,
+                                (next, after),
                                 &mut pipeline,
                             ),
                             n if n > V::LANES => block::<V, WIDTH, $m, VECTORS, $packed, true>(
@@ -92,7 +96,7 @@ unsafe fn gemm<V: Simd, const WIDTH: usize>(x: &Gemm<V::Element>, accumulators: 
                                 b,
                                 accumulators,
                                 [i, j],
-                                next,
+                                (next, after),
                                 &mut pipeline,
                             ),
                             _ => block::<V, WIDTH, $m, 1, $packed, true>(
@@ -101,7 +105,7 @@ unsafe fn gemm<V: Simd, const WIDTH: usize>(x: &Gemm<V::Element>, accumulators: 
                                 b,
                                 accumulators,
                                 [i, j],
-                                next,
+                                (next, after),
                                 &mut pipeline,
                             ),
                         }
@@ -139,7 +143,7 @@ unsafe fn block<V: Simd, const STEP: usize, const M: usize, const Q: usize, cons
     mut b: *const V::Element,
     accumulators: &Accumulators<V::Element>,
     [i, j]: [usize; 2],
-    mut next: Next<V::Element>,
+    (mut next, after): (Next<V::Element>, *mut V::Element),
     pipeline: &mut PackPipeline<'_, V::Element>,
 ) {
     // SAFETY: as for the caller; prefetches read nothing.
@@ -158,6 +162,9 @@ unsafe fn block<V: Simd, const STEP: usize, const M: usize, const Q: usize, cons
         let to = accumulators.to.add(i * accumulators.to_row + j);
         let row = if PACKED { 1 } else { x.lhs.row };
         let mut fifth = a.wrapping_offset(4 * row);
+        // One round is over before lines that are only written have come: those of the block after this one are fetched.
+        let steps = ROUND_BYTES / size_of::<V::Element>();
+        let (written, rows) = if x.depth <= steps { (after, M) } else { (to, 1) };
         let mut asked = 0;
         let mut rest = x.depth;
         while rest > 0 {
@@ -167,10 +174,13 @@ unsafe fn block<V: Simd, const STEP: usize, const M: usize, const Q: usize, cons
             next.at = next.at.wrapping_offset(next.group_step);
             pipeline.copy_row::<STEP>();
             if asked < M {
-                unrolled!(q in Q, 4, prefetch_for_write(to.wrapping_add(asked * accumulators.to_row + V::LANES * q)));
-                asked += 1;
+                for r in asked..asked + rows {
+                    let row = written.wrapping_add(r * accumulators.to_row);
+                    unrolled!(q in Q, 4, prefetch_for_write(row.wrapping_add(V::LANES * q)));
+                }
+                asked += rows;
             }
-            let mut k = Ord::min(rest, 64 / size_of::<V::Element>());
+            let mut k = Ord::min(rest, steps);
             rest -= k;
             macro_rules! step {
                 ($offset:literal) => {

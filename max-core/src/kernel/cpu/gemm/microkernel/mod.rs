@@ -348,6 +348,12 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
         let mut last = a.wrapping_offset(12 * row);
         let rounds = Ord::clamp(x.depth / PREFETCH_INTERVAL, 1, MAX_PREFETCHES);
         let (rows, rows_a_round, steps) = (part.div_ceil(rounds), M.div_ceil(rounds), x.depth / rounds);
+        // Of few steps most of those would be past the last row, on pages of their own: those of the next panel are prefetched.
+        let ahead = if x.rhs.in_place && x.depth <= 4 * PREFETCH_STEPS as usize {
+            2 * V::LANES as isize
+        } else {
+            PREFETCH_STEPS * step
+        };
         let mut round = 0;
         let mut rest = x.depth;
         while rest > 0 {
@@ -371,7 +377,7 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
                     unrolled!(q in Q, 2, {
                         let b = b.offset($offset * step).add(V::LANES * q);
                         if (q * V::LANES * size_of::<V::Element>()).is_multiple_of(64) {
-                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(PREFETCH_STEPS * step).cast());
+                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(ahead).cast());
                         }
                         v[q] = if MASKED && q + 1 == Q { V::load_masked(b, some) } else { V::load(b) };
                         if PACKS {
