@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::gemv_int8::{Few, Right, Sums};
 use super::microkernel_int8::sum_of_lanes;
 use super::unpacking::each_lane;
-use super::{Column, Columns, FEW};
+use super::{Column, Columns};
 use crate::kernel::cpu::isa::{BLOCK, Level};
 use crate::kernel::cpu::{At, Cpu};
 use crate::kernel::lang::{Lanes, Scale, ScaledRow};
@@ -16,11 +16,10 @@ const OCTET: usize = 8;
 
 /// Whether rows of `K` integers with `G` scales, by columns with `H`, are multiplied by integer scales: those with AVX2, where a factor is
 /// that of a block of words, and a column has one scale for such a block. With AVX-512, scales are lanes of groups already.
-pub(super) const fn is_two_level<L: Level, W: ScaledRow<Cpu<L>>>([k, g, h, c]: [usize; 4]) -> bool {
+pub(super) const fn is_two_level<L: Level, W: ScaledRow<Cpu<L>>>([k, g, h]: [usize; 3]) -> bool {
     let words = k / g / 4;
     L::AVX2
         && !L::AVX512
-        && c <= FEW
         && !W::IS_SIGNED
         && (words == 4 || words == 8)
         && W::FACTOR_GROUPS * words == BLOCK
@@ -34,12 +33,13 @@ const HALVES: [i32; OCTET] = {
 };
 
 /// A block of words, and its scales as they are in memory.
-struct Block<const GROUPS: usize> {
-    words: [i32; BLOCK],
-    scales: [u8; GROUPS],
-    minima: [u8; GROUPS],
-    is_signed: bool,
-    factors: [f32; 2],
+pub(super) struct Block<const GROUPS: usize> {
+    pub words: [i32; BLOCK],
+    pub scales: [u8; GROUPS],
+    pub minima: [u8; GROUPS],
+    /// Whether scales and minima are.
+    pub is_signed: bool,
+    pub factors: [f32; 2],
 }
 
 /// The scales of a block, as they are multiplied.
@@ -155,7 +155,7 @@ unsafe fn store_partial(to: &mut Sums, [dots, minima]: Partial) {
 
 /// Block `b` of a row, of which so many words and scales are there; a `WHOLE` one is read as one.
 #[inline(always)]
-fn read_block<L: Level, W: ScaledRow<Cpu<L>>, const GROUPS: usize, const WHOLE: bool>(
+pub(super) fn read_block<L: Level, W: ScaledRow<Cpu<L>>, const GROUPS: usize, const WHOLE: bool>(
     row: W,
     b: usize,
     [words, groups]: [usize; 2],

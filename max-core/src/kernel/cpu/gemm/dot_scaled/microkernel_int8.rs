@@ -18,7 +18,7 @@ pub(super) struct Packed {
     /// Of each group, the scale of every column.
     pub scales: *mut f32,
     /// Of each group, what sums of products begin with: the sum of every column's integers times what stands for 0 on the left, less than 0.
-    /// Without VNNI the sum times the scale, an `f32`.
+    /// Without VNNI the sum times the scale, an `f32`; or, where rows have scales of two levels, of each two groups the sums, as 16 bits.
     pub sums: *mut i32,
     /// Neighbouring groups that have one scale.
     pub groups_of_scale: usize,
@@ -505,6 +505,7 @@ pub(super) unsafe fn pack_avx2(from: &Source<u8>, left: &Left, to: &Packed) -> b
     let is_plain = step == 1 && depth == left.steps;
     let lowest = _mm256_set1_epi8(-128);
     let mut found = _mm256_setzero_si256();
+    let mut even = _mm256_setzero_si256();
     for first in (0..to.across).step_by(AVX2_COLUMNS) {
         let mut sum = _mm256_setzero_si256();
         for k in (0..left.steps).step_by(32) {
@@ -533,9 +534,17 @@ pub(super) unsafe fn pack_avx2(from: &Source<u8>, left: &Left, to: &Packed) -> b
                 unsafe {
                     _mm256_storeu_si256(to.integers.add(first * left.steps + k * AVX2_COLUMNS).cast(), words);
                     if (k + 4) % group == 0 {
-                        let at = k / group * to.across + first;
-                        let offsets = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_loadu_ps(to.scales.add(at)));
-                        _mm256_storeu_ps(to.sums.add(at).cast(), offsets);
+                        let g = k / group;
+                        if !left.has_levels {
+                            let at = g * to.across + first;
+                            let offsets = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_loadu_ps(to.scales.add(at)));
+                            _mm256_storeu_ps(to.sums.add(at).cast(), offsets);
+                        } else if g % 2 == 0 {
+                            even = sum;
+                        } else {
+                            let pairs = _mm256_blend_epi16::<0xaa>(even, _mm256_slli_epi32::<16>(sum));
+                            _mm256_storeu_si256(to.sums.add(g / 2 * to.across + first).cast(), pairs);
+                        }
                         sum = _mm256_setzero_si256();
                     }
                 }
@@ -622,7 +631,7 @@ pub(super) unsafe fn multiply_avx2(
 /// # Safety
 /// They must be there, in whole vectors; the machine must have the features.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn largest(left: &Left, rows: usize) -> usize {
+pub(super) unsafe fn largest(left: &Left, rows: usize) -> usize {
     let mut largest = _mm256_setzero_si256();
     for i in 0..rows {
         for k in (0..left.steps).step_by(32) {
@@ -736,19 +745,32 @@ unsafe fn block_avx2<const R: usize, const V: usize, const SUMS: u8, const OFFSE
                 r += 1;
             }
         }
-        let mut r = 0;
-        while r < R {
-            let mut v = 0;
-            while v < V {
-                let first = j + v * AVX2_COLUMNS;
-                let mut all = [0.0_f32; AVX2_COLUMNS];
-                _mm256_storeu_ps(all.as_mut_ptr(), sums[r][v]);
+        store_sums(&sums, [i, j, columns], (sum, step));
+    }
+}
+
+/// Adds the sums of `R` rows and `V` panels to those in memory.
+///
+/// # Safety
+/// As for [`multiply_avx2`].
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn store_sums<const R: usize, const V: usize>(
+    sums: &[[__m256; V]; R],
+    [i, j, columns]: [usize; 3],
+    (sum, step): (*mut f32, usize),
+) {
+    for (r, sums) in sums.iter().enumerate() {
+        for (v, lanes) in sums.iter().enumerate() {
+            let first = j + v * AVX2_COLUMNS;
+            let mut all = [0.0_f32; AVX2_COLUMNS];
+            // SAFETY: by the contract above.
+            unsafe {
+                _mm256_storeu_ps(all.as_mut_ptr(), *lanes);
                 for (c, more) in all.iter().enumerate().take(columns - first) {
                     *sum.add((i + r) * step + first + c) += more;
                 }
-                v += 1;
             }
-            r += 1;
         }
     }
 }

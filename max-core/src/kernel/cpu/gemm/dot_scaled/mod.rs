@@ -19,6 +19,8 @@ mod gemv_two_level_scales;
 mod interleaved_int8;
 #[cfg(target_arch = "x86_64")]
 mod microkernel_int8;
+#[cfg(target_arch = "x86_64")]
+mod microkernel_two_level_scales;
 mod unpacking;
 
 use std::mem::ManuallyDrop;
@@ -30,8 +32,10 @@ use self::gemv_int8::Few;
 use self::interleaved_int8::{self as interleaved, Panel};
 #[cfg(target_arch = "x86_64")]
 use self::microkernel_int8 as microkernel;
+#[cfg(target_arch = "x86_64")]
+use self::microkernel_two_level_scales as two_level_scales;
 use self::unpacking::fill_row;
-use super::super::isa::{Level, TAIL};
+use super::super::isa::{BLOCK, Level, TAIL};
 #[cfg(target_arch = "x86_64")]
 use super::super::pack::Source;
 use super::super::scratch::OwnedScratch;
@@ -78,7 +82,8 @@ pub(in crate::kernel::cpu) fn multiply<
     let kind = Kind {
         is_signed: W::IS_SIGNED,
         has_offsets: W::Scale::HAS_OFFSET,
-        has_levels: const { has_levels::<L, W>([K, G, H, C]) },
+        // The microkernel knows the zero point from the shape.
+        has_levels: const { has_levels::<L, W>([K, G, H]) } && (C <= FEW || !W::HAS_ZERO || zero > 0),
     };
     let Some(product) = Product::new::<L>(shape, kind, (&b, &scale), acc.any()) else {
         return;
@@ -94,7 +99,7 @@ pub(in crate::kernel::cpu) fn multiply<
             let row = row(Val(i as i64));
             // SAFETY: there is room for the row; kernels have their level's features.
             unsafe {
-                if const { !has_levels::<L, W>([K, G, H, C]) } {
+                if const { !has_levels::<L, W>([K, G, H]) } {
                     few.multiply_row::<L, W, K, G, H, C>(row, i);
                 } else if const { K / G == 32 } {
                     few.multiply_two_level::<L, W, K, G, C, 8>(row, i);
@@ -112,6 +117,18 @@ pub(in crate::kernel::cpu) fn multiply<
     for i in 0..R {
         // SAFETY: the product has room for so many rows.
         unsafe {
+            #[cfg(target_arch = "x86_64")]
+            if const { C > FEW && has_levels::<L, W>([K, G, H]) }
+                && left.has_levels
+                && matches!(product.right, Right::Packed { .. })
+            {
+                if const { K / G == 32 } {
+                    two_level_scales::fill_levels::<L, W, 8>(left, row(Val(i as i64)), i);
+                } else {
+                    two_level_scales::fill_levels::<L, W, 16>(left, row(Val(i as i64)), i);
+                }
+                continue;
+            }
             if const { is_fused::<L>(C) } {
                 fill_row::<L, W, false>(left, row(Val(i as i64)), i);
             } else {
@@ -131,13 +148,13 @@ const fn is_fused<L: Level>(columns: usize) -> bool {
 
 /// Whether [integer scales](gemv_two_level_scales) are multiplied as such.
 #[cfg(target_arch = "x86_64")]
-const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(sizes: [usize; 4]) -> bool {
+const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(sizes: [usize; 3]) -> bool {
     gemv_two_level_scales::is_two_level::<L, W>(sizes)
 }
 
-/// No other architecture's code for few columns does.
+/// No other architecture's code does.
 #[cfg(not(target_arch = "x86_64"))]
-const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(_sizes: [usize; 4]) -> bool {
+const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(_sizes: [usize; 3]) -> bool {
     false
 }
 
@@ -146,7 +163,7 @@ const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(_sizes: [usize; 4]) -> bool 
 struct Kind {
     is_signed: bool,
     has_offsets: bool,
-    /// Whether [integer scales](gemv_two_level_scales) are multiplied as such, by few columns.
+    /// Whether [integer scales](gemv_two_level_scales) are multiplied as such.
     has_levels: bool,
 }
 
@@ -175,6 +192,12 @@ pub(super) struct Left {
     pub offsets: *const f32,
     /// From a row of scales, or of offsets, to the next; a vector more than there are, of which the rest is 0.
     pub scales_row: usize,
+    /// Where there are two levels, of each block the factors of its scales and minima. The scales are then integers of 16 bits, each twice,
+    /// and the offsets minima of 16 bits, or the scales once more.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
+    pub factors: *const f32,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
+    pub factors_row: usize,
     pub is_biased: bool,
     /// The byte that stands for 0 where they are biased.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
@@ -308,14 +331,29 @@ impl<'a> Product<'a> {
         let row = if is_few { shape.len + 64 } else { shape.len };
         let integers = (all * row).next_multiple_of(64);
         let numbers = all * scales_row * size_of::<f32>();
-        let room = OwnedScratch::for_rows(integers + 2 * numbers)?;
+        let factors_row = if has_levels && !is_few { 2 * shape.len.div_ceil(4 * BLOCK) } else { 0 };
+        let room = OwnedScratch::for_rows(integers + 2 * numbers + all * factors_row * size_of::<f32>())?;
         let scales = room.at(integers).cast::<f32>().cast_const();
+        let factors = scales.wrapping_add(2 * all * scales_row);
         let offsets = if has_offsets { scales.wrapping_add(all * scales_row) } else { ptr::null() };
         let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row - TAIL) };
         let integers = room.at(0).cast_const();
         let zero = 0x80 + shape.zero;
-        let left =
-            Left { integers, row, scales, offsets, scales_row, is_biased, zero, is_signed, has_levels, steps, groups };
+        let left = Left {
+            integers,
+            row,
+            scales,
+            offsets,
+            scales_row,
+            factors,
+            factors_row,
+            is_biased,
+            zero,
+            is_signed,
+            has_levels,
+            steps,
+            groups,
+        };
         let per_column = if is_inside { parts } else { shape.of_right };
         let (extents, right) = ([columns, depth], Right::Elements);
         let _rows = room;
@@ -424,7 +462,11 @@ impl<'a> Product<'a> {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; the level has AVX2, and VNNI where the left integers are biased.
             Right::Packed { right, .. } => unsafe {
-                let multiply = if left.is_biased { microkernel::multiply_vnni } else { microkernel::multiply_avx2 };
+                let multiply = match (left.is_biased, left.has_levels) {
+                    (true, _) => microkernel::multiply_vnni,
+                    (_, true) => two_level_scales::multiply,
+                    _ => microkernel::multiply_avx2,
+                };
                 multiply(left, right, [rows, self.extents[0]], (to, self.width));
             },
             // Its rows are multiplied as they are unpacked.
