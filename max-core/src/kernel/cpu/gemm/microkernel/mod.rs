@@ -348,12 +348,10 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
         let mut last = a.wrapping_offset(12 * row);
         let rounds = Ord::clamp(x.depth / PREFETCH_INTERVAL, 1, MAX_PREFETCHES);
         let (rows, rows_a_round, steps) = (part.div_ceil(rounds), M.div_ceil(rounds), x.depth / rounds);
-        // Of few steps most of those would be past the last row, on pages of their own: those of the next panel are prefetched.
-        let ahead = if x.rhs.in_place && x.depth <= 4 * PREFETCH_STEPS as usize {
-            2 * V::LANES as isize
-        } else {
-            PREFETCH_STEPS * step
-        };
+        // Of few steps most of those would be past the last row, on pages of their own: those of the next panel are prefetched. What is
+        // packed has more.
+        let is_shallow = !PACKS && x.rhs.in_place && x.depth <= 4 * PREFETCH_STEPS as usize;
+        let ahead = if is_shallow { 2 * V::LANES as isize } else { PREFETCH_STEPS * step };
         let mut round = 0;
         let mut rest = x.depth;
         while rest > 0 {
