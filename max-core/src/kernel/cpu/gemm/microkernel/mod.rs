@@ -178,6 +178,7 @@ pub(in crate::kernel::cpu) fn prefetch_for_write<P>(to: *mut P) {
 unsafe fn gemm<V: Simd>(x: &Gemm<V::Element>, accumulators: &Accumulators<V::Element>) {
     let width = 2 * V::LANES;
     let group = group::<V>();
+    let is_shallow = x.rhs.in_place && x.rhs.room.is_null() && x.depth <= 4 * PREFETCH_STEPS as usize;
     // SAFETY: by the contract above; every block of rows and columns is inside the GEMM.
     unsafe {
         let most = if x.lhs.group.is_some() { group } else { most_rows::<V>() };
@@ -238,19 +239,28 @@ unsafe fn gemm<V: Simd>(x: &Gemm<V::Element>, accumulators: &Accumulators<V::Ele
                     };
                     ($m:literal, $q:literal, $is_packed:literal, $is_masked:literal) => {{
                         macro_rules! block {
-                            ($packs:literal) => {
-                                block::<V, $m, $q, $is_packed, $is_masked, $packs>(x, a, panel, to, at, &mut cursor, part)
+                            ($form:expr) => {
+                                block::<V, $m, $q, $is_packed, $is_masked, { $form }>(
+                                    x,
+                                    a,
+                                    panel,
+                                    to,
+                                    at,
+                                    &mut cursor,
+                                    part,
+                                )
                             };
                         }
-                        if const { !$is_packed && $m >= 4 && <V::Element as Prim>::FLOAT } {
-                            if !panel.room.is_null() && i + $m < x.rows {
-                                block!(true);
-                                panel = Panel { from: panel.room, step: width as isize, room: ptr::null_mut() };
-                            } else {
-                                block!(false);
-                            }
+                        if const { !$is_packed && $m >= 4 && <V::Element as Prim>::FLOAT }
+                            && !panel.room.is_null()
+                            && i + $m < x.rows
+                        {
+                            block!(PACKS);
+                            panel = Panel { from: panel.room, step: width as isize, room: ptr::null_mut() };
+                        } else if const { !$is_packed && !$is_masked && $m > 4 && <V::Element as Prim>::FLOAT } && is_shallow {
+                            block!(SHALLOW);
                         } else {
-                            block!(false);
+                            block!(PLAIN);
                         }
                         i += $m;
                     }};
@@ -311,14 +321,20 @@ unsafe fn prefetch_rows<V: Simd>(cursor: &mut PrefetchCursor<V::Element>, rows: 
     }
 }
 
+/// Forms of a block: a panel is read, and its rows prefetched; it is packed for the rows below as well; or it has so few rows, in place, that
+/// most of those ahead would be past its end, on pages of their own: those of the next panel are prefetched.
+const PLAIN: u8 = 0;
+const PACKS: u8 = 1;
+const SHALLOW: u8 = 2;
+
 /// `M` rows by `Q` vectors of columns, over all of K, prefetching a `part` of the rows of the next panel meanwhile.
-/// `MASKED` says that the last vector has fewer columns, `PACKS` that the panel is packed for the rows below.
+/// `MASKED` says that the last vector has fewer columns, `FORM` what else is done with the panel.
 ///
 /// # Safety
 /// As for the GEMM.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, const MASKED: bool, const PACKS: bool>(
+unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, const MASKED: bool, const FORM: u8>(
     x: &Gemm<V::Element>,
     mut a: *const V::Element,
     Panel { from: mut b, step, mut room }: Panel<V::Element>,
@@ -348,10 +364,7 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
         let mut last = a.wrapping_offset(12 * row);
         let rounds = Ord::clamp(x.depth / PREFETCH_INTERVAL, 1, MAX_PREFETCHES);
         let (rows, rows_a_round, steps) = (part.div_ceil(rounds), M.div_ceil(rounds), x.depth / rounds);
-        // Of few steps most of those would be past the last row, on pages of their own: those of the next panel are prefetched. What is
-        // packed has more.
-        let is_shallow = !PACKS && x.rhs.in_place && x.depth <= 4 * PREFETCH_STEPS as usize;
-        let ahead = if is_shallow { 2 * V::LANES as isize } else { PREFETCH_STEPS * step };
+        let ahead = if FORM == SHALLOW { 2 * V::LANES as isize } else { PREFETCH_STEPS * step };
         let mut round = 0;
         let mut rest = x.depth;
         while rest > 0 {
@@ -378,7 +391,7 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
                             _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(ahead).cast());
                         }
                         v[q] = if MASKED && q + 1 == Q { V::load_masked(b, some) } else { V::load(b) };
-                        if PACKS {
+                        if FORM == PACKS {
                             V::store(room.add(($offset * 2 + q) * V::LANES), v[q]);
                         }
                     });
@@ -410,7 +423,7 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
                         last = if M > 12 { opaque(last.wrapping_add($by)) } else { last };
                     }
                     b = b.offset($by * step);
-                    room = if PACKS { room.add($by * 2 * V::LANES) } else { room };
+                    room = if FORM == PACKS { room.add($by * 2 * V::LANES) } else { room };
                 };
             }
             while k >= 2 {
