@@ -322,7 +322,8 @@ unsafe fn prefetch_rows<V: Simd>(cursor: &mut PrefetchCursor<V::Element>, rows: 
 }
 
 /// Forms of a block: a panel is read, and its rows prefetched; it is packed for the rows below as well; or it has so few rows, in place, that
-/// most of those ahead would be past its end, on pages of their own: those of the next panel are prefetched.
+/// most of those ahead would be past its end, on pages of their own: those of the next panel are prefetched. They are forms and not a
+/// distance, which would take a register of deep products.
 const PLAIN: u8 = 0;
 const PACKS: u8 = 1;
 const SHALLOW: u8 = 2;
