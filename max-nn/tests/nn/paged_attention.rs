@@ -15,6 +15,8 @@ use max::nn::kv_cache::{
     KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
 };
 use max::nn::rope::RotaryFrequencies;
+use max::nn::transformer::{AttentionImpl, AttentionStep, RaggedAttention};
+use max::nn::{Forward, Linear};
 use max::tensor::Tensor;
 
 type Outcome = Result<(), max::Error>;
@@ -190,6 +192,75 @@ fn attention_of_ragged_batches_is_as_defined() -> Outcome {
             }
         }
     }
+    Ok(())
+}
+
+/// `x Wᵀ + b`, the weights clipped.
+fn product(x: &[f32], linear: &Linear, clip: f32) -> Result<Vec<f32>, max::Error> {
+    let (weight, bias) = (linear.weight.to_vec::<f32>()?, linear.bias.as_ref().map(|bias| bias.to_vec::<f32>()));
+    let (bias, hidden) = (bias.transpose()?, x.len() / NEW);
+    let row = |x: &[f32], (i, row): (usize, &[f32])| {
+        let sum: f64 = x.iter().zip(row).map(|(x, w)| f64::from(*x) * f64::from(w.clamp(-clip, clip))).sum();
+        (sum + bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]))) as f32
+    };
+    let rows = |x| weight.chunks(hidden).enumerate().map(move |of| row(x, of));
+    Ok(x.chunks(hidden).flat_map(|x| rows(x).collect::<Vec<_>>()).collect())
+}
+
+/// Tokens of the sequence of the next test.
+const NEW: usize = 11;
+
+#[test]
+fn a_layer_without_rotary_embeddings_is_as_defined() -> Outcome {
+    const HIDDEN: usize = 10;
+    let x = numbers(3, NEW * HIDDEN);
+    for (mask_variant, clip_qkv) in [
+        (MhaMaskVariant::Null, None),
+        (MhaMaskVariant::Causal, Some(0.125)),
+        (MhaMaskVariant::SlidingWindowCausal(3), None),
+        (MhaMaskVariant::ChunkedCausal(4), Some(0.25)),
+    ] {
+        let mut layer = RaggedAttention::new(mask_variant, HIDDEN, HEADS, KEY_HEADS, SIZE)?;
+        (layer.scale, layer.clip_qkv) = (0.7, clip_qkv);
+        layer.q_proj.bias = Some(Tensor::from_slice(&numbers(5, HEADS * SIZE), [HEADS * SIZE])?);
+        layer.o_proj.bias = Some(Tensor::from_slice(&numbers(7, HIDDEN), [HIDDEN])?);
+        let clip = clip_qkv.map_or(f32::INFINITY, |clip| clip as f32);
+        let [q, k, v] = [&layer.q_proj, &layer.k_proj, &layer.v_proj].map(|linear| product(&x, linear, clip));
+        let sees = |query: usize, key: usize| match mask_variant {
+            MhaMaskVariant::Null => true,
+            MhaMaskVariant::Causal => key <= query,
+            MhaMaskVariant::SlidingWindowCausal(n) => key <= query && key + n > query,
+            MhaMaskVariant::ChunkedCausal(n) => key <= query && key / n == query / n,
+        };
+        let attended: Vec<f32> = attention(&q?, &k?, &v?, 0, sees, 0.0, &[]).into_iter().map(|y| y as f32).collect();
+        let expected: Vec<f64> = product(&attended, &layer.o_proj, f32::INFINITY)?.into_iter().map(f64::from).collect();
+        near(&layer.forward(&Tensor::from_slice(&x, [NEW, HIDDEN])?)?.to_vec::<f32>()?, &expected);
+        // In steps over a cache, beside another sequence; what sees the tokens behind it needs them all at once.
+        let first = if mask_variant == MhaMaskVariant::Null { NEW } else { 6 };
+        let mut batch = Batch::new(4, DType::F32)?;
+        for (from, to) in [(0, first), (first, NEW)] {
+            let part = [&x[from * HIDDEN..to * HIDDEN], &x[..2 * HIDDEN]].concat();
+            let shape = [to - from + 2, HIDDEN];
+            let found = batch.run(&[(from, to - from), (0, 2)], &[(&shape, &part)], |x, cache| {
+                let angles = RotaryFrequencies::new(SIZE, 100.0)?.angles(&Tensor::constant([0i64])?, 1)?;
+                let step = AttentionStep { angles: &angles, cache: Some(cache), window: None, mask: None, layer: 1 };
+                Ok(vec![layer.attend(&x[0], step)?])
+            })?;
+            near(&found[0][..(to - from) * HIDDEN], &expected[from * HIDDEN..to * HIDDEN]);
+        }
+        let wqkv = layer.wqkv()?;
+        assert_eq!(wqkv.shape().to_string(), format!("[{}, {HIDDEN}]", (HEADS + 2 * KEY_HEADS) * SIZE));
+        assert!(wqkv.to_vec::<f32>()?.iter().all(|w| w.abs() <= clip));
+    }
+    let mut layer = RaggedAttention::new(MhaMaskVariant::Causal, 32, 4, 2, 8)?;
+    let error = layer.forward(&Tensor::ones([1, 2, 32])?).err().unwrap().to_string();
+    assert!(error.contains("[tokens, hidden]"), "{error}");
+    layer.k_proj = Linear::quantized(Tensor::zeros([16, 34])?, QuantizationEncoding::Q8_0);
+    layer.clip_qkv = Some(1.0);
+    let error = layer.wqkv().err().unwrap().to_string();
+    assert!(error.contains("clip_qkv") && error.contains("no numbers to clip"), "{error}");
+    let error = RaggedAttention::new(MhaMaskVariant::Causal, 32, 4, 3, 8).err().unwrap().to_string();
+    assert!(error.contains("`ragged_attention`") && error.contains("a divisor of heads, 4"), "{error}");
     Ok(())
 }
 

@@ -2,8 +2,9 @@
 
 use max_core::dtype::DType;
 use max_core::graph::ops::AttentionOptions;
-use max_core::graph::{Dim, GraphError, Shape};
+use max_core::graph::{Dim, Shape};
 
+use super::attention_impl::projections;
 use super::{AttentionImpl, AttentionStep};
 use crate::Result;
 use crate::functional as f;
@@ -59,16 +60,13 @@ impl AttentionWithRope {
     /// When the heads of keys do not divide the heads; when there is no memory for it.
     #[track_caller]
     pub fn new(hidden: usize, heads: usize, key_heads: usize, head_dim: usize) -> Result<AttentionWithRope> {
-        if key_heads == 0 || !heads.is_multiple_of(key_heads) {
-            let expected = format!("a divisor of heads, {heads}");
-            return Err(GraphError::argument("attention_with_rope", "key_heads", key_heads, expected));
-        }
-        let linear = |from: usize, to: usize| Linear::new(from, to).map(Linear::without_bias);
+        let [q_proj, k_proj, v_proj, o_proj] =
+            projections("attention_with_rope", hidden, [heads, key_heads], head_dim)?;
         Ok(AttentionWithRope {
-            q_proj: linear(hidden, heads * head_dim)?,
-            k_proj: linear(hidden, key_heads * head_dim)?,
-            v_proj: linear(hidden, key_heads * head_dim)?,
-            o_proj: linear(heads * head_dim, hidden)?,
+            q_proj,
+            k_proj,
+            v_proj,
+            o_proj,
             q_norm: None,
             k_norm: None,
             num_attention_heads: heads,
