@@ -416,17 +416,13 @@ impl<'a> Parser<'a> {
             return self.fail("an instruction");
         };
         self.advance();
-        let mut loc = None;
-        let op = match self.op(word, &results, place, &mut loc)? {
-            Some(op) => op,
-            None => {
-                (self.start, self.next, self.token) = at;
-                return self.fail("an instruction");
-            }
-        };
-        let loc = match loc {
-            Some(loc) => loc,
-            None => self.loc(place)?,
+        let (op, loc) = if let Some(structured) = self.structured(word, place)? {
+            structured
+        } else if let Some(op) = self.op(word, &results)? {
+            (op, self.loc(place)?)
+        } else {
+            (self.start, self.next, self.token) = at;
+            return self.fail("an instruction");
         };
         self.set_locs(&results, &op, loc);
         self.builder.push_into(op, results, loc);
@@ -441,8 +437,96 @@ impl<'a> Parser<'a> {
         op.blocks().iter().for_each(|(_, params)| set(params));
     }
 
-    /// An instruction after its first word; `None` where the word names none. Instructions with blocks set `loc`.
-    fn op(&mut self, word: &str, results: &[Value], place: (u32, u32), loc: &mut Option<Loc>) -> Parsed<Option<Op>> {
+    /// An instruction with blocks after its first word; `None` where the word names none. Each has a function of its own: nested ones
+    /// lie on the stack together, which unoptimized code has little room for.
+    fn structured(&mut self, word: &str, place: (u32, u32)) -> Parsed<Option<(Op, Loc)>> {
+        match word {
+            "if" => self.branch(place),
+            "while" => self.while_loop(place),
+            "for" => self.for_loop(place),
+            "lanes" => self.lanes(place),
+            "fold" => self.fold(place),
+            "scan" => self.scan(place),
+            "tile_map" => self.tile_map(place),
+            _ => return Ok(None),
+        }
+        .map(Some)
+    }
+
+    fn branch(&mut self, place: (u32, u32)) -> Parsed<(Op, Loc)> {
+        let condition = self.value()?;
+        let loc = self.loc(place)?;
+        let then = self.block()?;
+        let otherwise = if self.eat_word("else") { self.block()? } else { Block::default() };
+        Ok((Op::If { condition, then, otherwise }, loc))
+    }
+
+    fn while_loop(&mut self, place: (u32, u32)) -> Parsed<(Op, Loc)> {
+        let loc = self.loc(place)?;
+        let condition = self.block()?;
+        self.keyword("do")?;
+        Ok((Op::While { condition, body: self.block()? }, loc))
+    }
+
+    fn for_loop(&mut self, place: (u32, u32)) -> Parsed<(Op, Loc)> {
+        let lo = self.value()?;
+        self.keyword("to")?;
+        let hi = self.value()?;
+        self.keyword("step")?;
+        let step = self.value()?;
+        let index = self.index()?;
+        let loc = self.loc(place)?;
+        Ok((Op::For { lo, hi, step, index, body: self.block()? }, loc))
+    }
+
+    fn lanes(&mut self, place: (u32, u32)) -> Parsed<(Op, Loc)> {
+        let len = self.value()?;
+        let index = self.index()?;
+        let loc = self.loc(place)?;
+        Ok((Op::Lanes { len, index, body: self.block()? }, loc))
+    }
+
+    fn fold(&mut self, place: (u32, u32)) -> Parsed<(Op, Loc)> {
+        let len = self.value()?;
+        let init = self.parenthesized(Self::value)?;
+        let [index, acc] = self.bars()?;
+        let index = self.one(&index)?;
+        let loc = self.loc(place)?;
+        let body = self.block()?;
+        let (lhs, rhs, combine) = self.combine()?;
+        Ok((Op::Fold { len, index, init, acc, body, lhs, rhs, combine }, loc))
+    }
+
+    fn scan(&mut self, place: (u32, u32)) -> Parsed<(Op, Loc)> {
+        let len = self.value()?;
+        let init = self.parenthesized(Self::value)?;
+        let index = self.index()?;
+        let loc = self.loc(place)?;
+        let item = self.block()?;
+        let (lhs, rhs, combine) = self.combine()?;
+        self.keyword("emit")?;
+        let [prefix] = self.bars()?;
+        Ok((Op::Scan { len, index, init, item, lhs, rhs, combine, prefix, emit: self.block()? }, loc))
+    }
+
+    fn tile_map(&mut self, place: (u32, u32)) -> Parsed<(Op, Loc)> {
+        let inputs = self.parenthesized(Self::value)?;
+        let [position, elements] = self.bars()?;
+        let [row, column] = position[..] else {
+            return self.fail("two coordinates before `;`");
+        };
+        let loc = self.loc(place)?;
+        Ok((Op::TileMap { inputs, position: [row, column], elements, body: self.block()? }, loc))
+    }
+
+    /// One value between bars.
+    fn index(&mut self) -> Parsed<Value> {
+        let [index] = self.bars()?;
+        self.one(&index)
+    }
+
+    /// An instruction without blocks after its first word; `None` where the word names none.
+    fn op(&mut self, word: &str, results: &[Value]) -> Parsed<Option<Op>> {
         if let Some(op) = UnaryOp::from_name(word) {
             return Ok(Some(Op::Unary(op, self.value()?)));
         }
@@ -489,59 +573,6 @@ impl<'a> Parser<'a> {
             "var" => Op::Var(self.value()?),
             "get" => Op::Get(self.value()?),
             "set" => Op::Set(self.value()?, self.value_after('=')?),
-            "if" => {
-                let condition = self.value()?;
-                *loc = Some(self.loc(place)?);
-                let then = self.block()?;
-                let otherwise = if self.eat_word("else") { self.block()? } else { Block::default() };
-                Op::If { condition, then, otherwise }
-            }
-            "while" => {
-                *loc = Some(self.loc(place)?);
-                let condition = self.block()?;
-                self.keyword("do")?;
-                Op::While { condition, body: self.block()? }
-            }
-            "for" => {
-                let lo = self.value()?;
-                self.keyword("to")?;
-                let hi = self.value()?;
-                self.keyword("step")?;
-                let step = self.value()?;
-                let [index] = self.bars()?;
-                let index = self.one(&index)?;
-                *loc = Some(self.loc(place)?);
-                Op::For { lo, hi, step, index, body: self.block()? }
-            }
-            "lanes" => {
-                let len = self.value()?;
-                let [index] = self.bars()?;
-                let index = self.one(&index)?;
-                *loc = Some(self.loc(place)?);
-                Op::Lanes { len, index, body: self.block()? }
-            }
-            "fold" => {
-                let len = self.value()?;
-                let init = self.parenthesized(Self::value)?;
-                let [index, acc] = self.bars()?;
-                let index = self.one(&index)?;
-                *loc = Some(self.loc(place)?);
-                let body = self.block()?;
-                let (lhs, rhs, combine) = self.combine()?;
-                Op::Fold { len, index, init, acc, body, lhs, rhs, combine }
-            }
-            "scan" => {
-                let len = self.value()?;
-                let init = self.parenthesized(Self::value)?;
-                let [index] = self.bars()?;
-                let index = self.one(&index)?;
-                *loc = Some(self.loc(place)?);
-                let item = self.block()?;
-                let (lhs, rhs, combine) = self.combine()?;
-                self.keyword("emit")?;
-                let [prefix] = self.bars()?;
-                Op::Scan { len, index, init, item, lhs, rhs, combine, prefix, emit: self.block()? }
-            }
             "tile_full" => Op::TileFull(self.value()?),
             "tile_load" => {
                 let (operand, batch, origin) = self.tile_place()?;
@@ -550,15 +581,6 @@ impl<'a> Parser<'a> {
             "tile_store" => {
                 let (operand, batch, origin) = self.tile_place()?;
                 Op::TileStore { operand, batch, origin, value: self.value_after('=')? }
-            }
-            "tile_map" => {
-                let inputs = self.parenthesized(Self::value)?;
-                let [position, elements] = self.bars()?;
-                let [row, column] = position[..] else {
-                    return self.fail("two coordinates before `;`");
-                };
-                *loc = Some(self.loc(place)?);
-                Op::TileMap { inputs, position: [row, column], elements, body: self.block()? }
             }
             "tile_reduce" => Op::TileReduce(self.word("a reduction", ReduceOp::from_name)?, self.value()?),
             "tile_element" => Op::TileElement(self.value()?, [self.value_after(',')?, self.value_after(',')?]),
