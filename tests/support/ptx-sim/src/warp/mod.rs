@@ -12,6 +12,8 @@ pub(crate) mod registers;
 pub(crate) mod warpgroup;
 pub(crate) mod warpwide;
 
+use std::cell::RefCell;
+
 use crate::program::{PredSrc, Program, Reg};
 use crate::warp::warpgroup::Products;
 
@@ -72,11 +74,38 @@ pub(crate) struct Warp {
     pub products: Products,
 }
 
+thread_local! {
+    /// Rows of warps that are gone. A small launch takes less time than allocating its registers does.
+    static SPARE: RefCell<Vec<Box<Row>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The most rows that a thread keeps: 16 MiB.
+const MOST_SPARE: usize = 1 << 16;
+
+/// So many rows, of any contents: no lane reads what it has not written.
+#[allow(clippy::vec_box, reason = "as in `Warp`")]
+fn taken(count: usize) -> Vec<Box<Row>> {
+    let mut rows = SPARE.with_borrow_mut(|spare| spare.split_off(spare.len().saturating_sub(count)));
+    rows.resize_with(count, || Box::new([0; 32]));
+    rows
+}
+
+impl Drop for Warp {
+    fn drop(&mut self) {
+        // A thread that ends has none any more.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            let room = MOST_SPARE.saturating_sub(spare.len()).min(self.rows.len());
+            spare.extend(self.rows.drain(..room));
+        });
+    }
+}
+
 impl Warp {
     pub fn new(index: usize, program: &Program) -> Self {
         let mut warp = Warp {
             index,
-            rows: vec![Box::new([0; 32]); program.rows],
+            rows: taken(program.rows),
             written: vec![0; program.rows],
             preds: vec![0; program.pred_names.len()],
             preds_written: vec![0; program.pred_names.len()],
