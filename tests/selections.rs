@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// What is built, and the words by which `cargo tree` selects the same.
-const SELECTIONS: [(&str, &[&str]); 12] = [
+const SELECTIONS: [(&str, &[&str]); 14] = [
     ("cargo build", &["-p", "max-engine", "-e", "normal,build"]),
     ("cargo run --example", &["-p", "max-engine", "-e", "normal,build,dev"]),
     ("cargo run -p max-cli", &["-p", "max-cli", "-e", "normal,build"]),
@@ -21,6 +21,8 @@ const SELECTIONS: [(&str, &[&str]); 12] = [
         &["-p", "max-cli", "-p", "max-pipelines", "--features", "hf_hub", "-e", "normal,build,dev"],
     ),
     ("cargo test -p max-core-tests", &["-p", "max-core-tests", "-e", "normal,build,dev"]),
+    ("cargo test -p kernel-language-tests", &["-p", "kernel-language-tests", "-e", "normal,build,dev"]),
+    ("cargo test -p max-kernels-tests", &["-p", "max-kernels-tests", "-e", "normal,build,dev"]),
     ("cargo test -p max-nn-tests", &["-p", "max-nn-tests", "-e", "normal,build,dev"]),
     ("cargo test -p gpu-tests", &["-p", "gpu-tests", "-e", "normal,build,dev"]),
     ("cargo test --workspace", &["--workspace", "-e", "normal,build,dev"]),

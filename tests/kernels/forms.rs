@@ -135,7 +135,7 @@ const COUNTED: [&str; 18] = [
 ];
 
 /// Registers of a thread, by form and target, as a release of `ptxas` gives them out. `MAX_BLESS=1` writes them anew.
-const REGISTERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/registers.txt");
+const REGISTERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/registers.txt");
 
 /// Each entry's number and what `ptxas -v` says of it: registers, and bytes that are spilled.
 fn counted(said: &str) -> Vec<(usize, u32, u32)> {

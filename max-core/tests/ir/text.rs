@@ -26,7 +26,7 @@ pub fn kernels(text: &str) -> Vec<(usize, String)> {
 }
 
 pub fn files() -> Vec<(PathBuf, String)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("ir");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../ir");
     let mut files: Vec<_> = fs::read_dir(folder)
         .expect("tests/ir is there")
         .map(|entry| entry.expect("an entry").path())

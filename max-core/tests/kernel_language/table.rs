@@ -19,7 +19,7 @@ fn kernels_are_registered_with_their_signatures() {
     assert_eq!(signature("table_add_constant"), Ok("add_constant<T: Number>(x: T, #[param] value: i64) -> T"));
     assert_eq!(signature("r_softmax"), Ok("softmax<T: Float>(y: Out<T, 2>, x: In<T, 2>)"));
     assert_eq!(signature("r_counter"), Ok("counter(state: &mut Buffer<i32, 1>, by: In<i32, 1>)"));
-    assert_eq!(add_constant::def().krate.as_str(), "max-core-tests");
+    assert_eq!(add_constant::def().krate.as_str(), "kernel-language-tests");
     assert!(add_constant::def().file.as_str().ends_with("table.rs"));
 }
 

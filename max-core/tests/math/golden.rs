@@ -61,7 +61,7 @@ impl Tensor {
 
 #[test]
 fn golden_values_are_reproduced() {
-    let in_repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden");
+    let in_repository = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../tests/golden");
     let folder = std::env::var_os("MAX_GOLDEN_DIR").unwrap_or_else(|| in_repository.into());
     for (op, function) in OPS {
         let path = Path::new(&folder).join(format!("{op}.safetensors"));
