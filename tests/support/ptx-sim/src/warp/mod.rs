@@ -76,6 +76,7 @@ pub(crate) struct Warp {
 
 thread_local! {
     /// Rows of warps that are gone. A small launch takes less time than allocating its registers does.
+    #[allow(clippy::vec_box, reason = "as in `Warp`")]
     static SPARE: RefCell<Vec<Box<Row>>> = const { RefCell::new(Vec::new()) };
 }
 
