@@ -60,17 +60,14 @@ impl MultiHeadAttention {
             let expected = format!("a divisor of hidden, {hidden}");
             return Err(GraphError::argument("multi_head_attention", "heads", heads, expected));
         }
-        if key_heads == 0 || !heads.is_multiple_of(key_heads) {
-            let expected = format!("a divisor of heads, {heads}");
-            return Err(GraphError::argument("multi_head_attention", "key_heads", key_heads, expected));
-        }
         let head_dim = hidden / heads;
-        let linear = |from: usize, to: usize| Linear::new(from, to).map(Linear::without_bias);
+        let [q_proj, k_proj, v_proj, o_proj] =
+            projections("multi_head_attention", hidden, [heads, key_heads], head_dim)?;
         Ok(MultiHeadAttention {
-            q_proj: linear(hidden, heads * head_dim)?,
-            k_proj: linear(hidden, key_heads * head_dim)?,
-            v_proj: linear(hidden, key_heads * head_dim)?,
-            o_proj: linear(heads * head_dim, hidden)?,
+            q_proj,
+            k_proj,
+            v_proj,
+            o_proj,
             rope: None,
             num_attention_heads: heads,
             num_key_value_heads: key_heads,
@@ -78,13 +75,6 @@ impl MultiHeadAttention {
             causal: false,
             scale: None,
         })
-    }
-
-    /// `[.., positions, heads · head_dim]` as `[.., positions, heads, head_dim]`.
-    fn heads(&self, x: Tensor, heads: usize) -> Result<Tensor> {
-        let dims = x.shape().dims()[..x.rank() - 1].iter().cloned();
-        let shape: Shape = dims.chain([Dim::from(heads), Dim::from(self.head_dim)]).collect();
-        f::reshape(x, shape)
     }
 }
 
@@ -94,9 +84,9 @@ impl Forward for MultiHeadAttention {
             let expected = "of the rank of [batch, positions, hidden]";
             return Err(GraphError::argument("multi_head_attention", "x", x.ty(), expected));
         }
-        let mut q = self.heads(self.q_proj.call(x)?, self.num_attention_heads)?;
-        let mut k = self.heads(self.k_proj.call(x)?, self.num_key_value_heads)?;
-        let v = self.heads(self.v_proj.call(x)?, self.num_key_value_heads)?;
+        let mut q = split_heads(&self.q_proj.call(x)?, self.num_attention_heads, self.head_dim)?;
+        let mut k = split_heads(&self.k_proj.call(x)?, self.num_key_value_heads, self.head_dim)?;
+        let v = split_heads(&self.v_proj.call(x)?, self.num_key_value_heads, self.head_dim)?;
         if let Some(rope) = &self.rope {
             (q, k) = (rope.apply(&q, 0)?, rope.apply(&k, 0)?);
         }
@@ -106,4 +96,28 @@ impl Forward for MultiHeadAttention {
         let y = by_head(f::attention(by_head(q)?, by_head(k)?, by_head(v)?, options)?)?;
         self.o_proj.call(&f::flatten(y, 2, 3)?)
     }
+}
+
+/// The layers of queries, keys, values and the output, without biases, of as many heads and heads of keys.
+#[track_caller]
+pub(super) fn projections(
+    op: &'static str,
+    hidden: usize,
+    [heads, key_heads]: [usize; 2],
+    head_dim: usize,
+) -> Result<[Linear; 4]> {
+    if key_heads == 0 || !heads.is_multiple_of(key_heads) {
+        return Err(GraphError::argument(op, "key_heads", key_heads, format!("a divisor of heads, {heads}")));
+    }
+    let linear = |from: usize, to: usize| Linear::new(from, to).map(Linear::without_bias);
+    let (queries, keys) = (heads * head_dim, key_heads * head_dim);
+    Ok([linear(hidden, queries)?, linear(hidden, keys)?, linear(hidden, keys)?, linear(queries, hidden)?])
+}
+
+/// `[.., heads · head_dim]` as `[.., heads, head_dim]`.
+#[track_caller]
+pub(super) fn split_heads(x: &Tensor, heads: usize, head_dim: usize) -> Result<Tensor> {
+    let dims = x.shape().dims()[..x.rank() - 1].iter().cloned();
+    let shape: Shape = dims.chain([Dim::from(heads), Dim::from(head_dim)]).collect();
+    f::reshape(x, shape)
 }

@@ -1,13 +1,13 @@
 //! [`AttentionWithRope`]: attention of a decoder's layer.
 
 use max_core::dtype::DType;
+use max_core::graph::Dim;
 use max_core::graph::ops::AttentionOptions;
-use max_core::graph::{Dim, Shape};
 
-use super::attention_impl::projections;
 use super::{AttentionImpl, AttentionStep};
 use crate::Result;
 use crate::functional as f;
+use crate::nn::attention::{projections, split_heads};
 use crate::nn::kernels::{MhaMaskVariant, RaggedAttentionOptions, flash_attention_ragged, fused_qk_ragged_rope};
 use crate::nn::kv_cache::KvCacheParams;
 use crate::nn::{Forward, Linear, Module, RmsNorm};
@@ -91,8 +91,7 @@ impl AttentionWithRope {
         let of_head = |norm: &&RmsNorm| norm.weight.shape().dims() == [Dim::from(self.head_dim)];
         let whole = norm.as_ref().filter(|norm| heads > 1 && !of_head(norm));
         let x = whole.map_or(Ok(x.clone()), |norm| norm.call(&x))?;
-        let dims = x.shape().dims()[..1].iter().cloned().chain([Dim::from(heads), Dim::from(self.head_dim)]);
-        let x = f::reshape(&x, dims.collect::<Shape>())?;
+        let x = split_heads(&x, heads, self.head_dim)?;
         match norm {
             Some(norm) if whole.is_none() => norm.call(&x),
             _ => Ok(x),

@@ -1,12 +1,11 @@
 //! [`AttentionImpl`]: what a decoder's layer asks of its attention.
 
 use max_core::dtype::DType;
-use max_core::graph::GraphError;
 
 use crate::Result;
 use crate::nn::kv_cache::{KvCacheParams, PagedKvCacheValues};
 use crate::nn::rope::RotaryAngles;
-use crate::nn::{Field, Linear, Module};
+use crate::nn::{Field, Module};
 use crate::tensor::Tensor;
 
 /// What a layer's attention takes beside the tokens: it is the same for all layers of a kind.
@@ -37,20 +36,4 @@ pub trait AttentionImpl: Module + Field + 'static {
     /// When dtype or shape of `x` do not fit, or the cache has no such layer.
     #[track_caller]
     fn attend(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor>;
-}
-
-/// The layers of queries, keys, values and the output, without biases, of as many heads and heads of keys.
-#[track_caller]
-pub(super) fn projections(
-    op: &'static str,
-    hidden: usize,
-    [heads, key_heads]: [usize; 2],
-    head_dim: usize,
-) -> Result<[Linear; 4]> {
-    if key_heads == 0 || !heads.is_multiple_of(key_heads) {
-        return Err(GraphError::argument(op, "key_heads", key_heads, format!("a divisor of heads, {heads}")));
-    }
-    let linear = |from: usize, to: usize| Linear::new(from, to).map(Linear::without_bias);
-    let (queries, keys) = (heads * head_dim, key_heads * head_dim);
-    Ok([linear(hidden, queries)?, linear(hidden, keys)?, linear(hidden, keys)?, linear(queries, hidden)?])
 }

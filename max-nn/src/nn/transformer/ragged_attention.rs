@@ -1,12 +1,12 @@
 //! [`RaggedAttention`]: attention of a ragged batch whose positions, if any, are in its tokens already.
 
 use max_core::dtype::DType;
-use max_core::graph::{Dim, GraphError, Shape};
+use max_core::graph::GraphError;
 
-use super::attention_impl::projections;
 use super::{AttentionImpl, AttentionStep};
 use crate::Result;
 use crate::functional as f;
+use crate::nn::attention::{projections, split_heads};
 use crate::nn::kernels::{
     KeysOrValues, MhaMaskVariant, RaggedAttentionOptions, flash_attention_gpu, flash_attention_ragged,
     kv_cache_ragged_store,
@@ -99,7 +99,7 @@ impl RaggedAttention {
         f::concat([q?.weight, k?.weight, v?.weight], 0)
     }
 
-    /// A layer with clipped weights. They are computed once, when a graph is built.
+    /// A layer with clipped weights. Of a graph they are computed once, when it is built.
     #[track_caller]
     fn clipped(&self, linear: &Linear) -> Result<Linear> {
         let Some(clip) = self.clip_qkv else { return Ok(linear.clone()) };
@@ -118,9 +118,7 @@ impl RaggedAttention {
     /// What a projection makes of `x`, as `[tokens, heads, head_dim]`.
     #[track_caller]
     fn projected(&self, linear: &Linear, x: &Tensor, heads: usize) -> Result<Tensor> {
-        let x = self.clipped(linear)?.call(x)?;
-        let dims = x.shape().dims()[..1].iter().cloned().chain([Dim::from(heads), Dim::from(self.head_dim)]);
-        f::reshape(&x, dims.collect::<Shape>())
+        split_heads(&self.clipped(linear)?.call(x)?, heads, self.head_dim)
     }
 
     #[track_caller]
