@@ -21,6 +21,8 @@ const STRIP: i64 = 2 * NEAR_WIDTH;
 const MOST_PARTS: i64 = 4;
 /// Of fewer elements than this nothing is gained.
 const FEW_ELEMENTS: i64 = 16 << 10;
+/// Threads that rows are copied for, to be divided among them.
+const THREADS_OF_ROWS: i64 = 8;
 /// Fewer programs than this leave threads idle,
 pub(super) const FEW_PROGRAMS: i64 = 4;
 /// which matters from so many elements on.
@@ -59,10 +61,13 @@ pub(super) fn divided(x: &View, to: &View, columns: u64, threads: usize) -> Smal
     strips(&x.dims, columns, threads).into_iter().map(|strip| (strip.of(x), strip.of(to))).collect()
 }
 
-/// Whether threads would be left idle, however the columns are divided.
-pub(super) fn leaves_idle(outer: &Dim, inner: &Dim) -> bool {
-    let programs = outer.as_static().zip(inner.as_static()).map(|(outer, inner)| outer.saturating_mul(inner / LEAST));
-    programs.is_some_and(|programs| programs < FEW_PROGRAMS)
+/// Whether rows are better copied together, and divided among threads: of columns that are less than a vector, and where so many threads would
+/// be left idle, however the columns are divided. One thread takes columns as fast as `THREADS_OF_ROWS` copy them, reduce the rows and copy
+/// them back.
+pub(super) fn serve_less_than_rows(outer: &Dim, inner: &Dim, threads: usize) -> bool {
+    let (Some(outer), Some(inner)) = (outer.as_static(), inner.as_static()) else { return false };
+    let programs = outer.saturating_mul(blocks(inner, NEAR_WIDTH));
+    inner < LEAST || programs.saturating_mul(THREADS_OF_ROWS) < i64::try_from(threads).unwrap_or(i64::MAX)
 }
 
 /// Blocks of that size, at least 1, that are begun.
@@ -92,7 +97,7 @@ fn strips(dims: &[Dim], columns: u64, threads: usize) -> SmallVec<[Strip; 1]> {
     let parts = (1..=if is_far { MOST_PARTS } else { 0 }).map(|each| each.saturating_mul(threads));
     let equal = parts.filter(|parts| inner % parts == 0).map(|parts| inner / parts);
     let equal = equal.filter(|width| (STRIP..=widest).contains(width));
-    let widths = (1..=widest / LEAST).rev().map(|lines| lines * LEAST).chain(equal);
+    let widths = (NEAR_WIDTH / LEAST..=widest / LEAST).rev().map(|lines| lines * LEAST).chain(equal);
     let Some(width) = widths.min_by_key(|width| divided(*width)) else { return all };
     // What is launched more often should save more than a little.
     let is_little = elements.is_some_and(|elements| elements < FEW_ELEMENTS);

@@ -181,12 +181,12 @@ fn columns_are_taken_together_where_there_are_enough_programs() {
         let (_, schedule) = compiled_on(device, (700, width), |_, x| Ok(vec![ops::softmax(x, 0)?]));
         steps(&schedule).contains(&"softmax_columns")
     };
-    // A CPU's programs take as few columns as there have to be, and at least 16 each.
-    for (device, few) in [(cpu, 63), (cpu, 50), (gpu, 127 * 256)] {
-        let (_, schedule) = compiled_on(device, (1400, few), |_, x| Ok(vec![ops::softmax(x, 0)?]));
+    // One thread of a CPU takes as many columns as a vector has as fast as two copy rows.
+    for (device, few) in [(cpu, 15), (cpu, 8), (gpu, 127 * 256)] {
+        let (_, schedule) = compiled_on(device, (9000, few), |_, x| Ok(vec![ops::softmax(x, 0)?]));
         assert!(!steps(&schedule).contains(&"softmax_columns"), "{few} columns");
     }
-    for (device, many) in [(cpu, 64), (cpu, 100), (gpu, 127 * 256 + 1), (gpu, 128 * 256)] {
+    for (device, many) in [(cpu, 16), (cpu, 100), (gpu, 127 * 256 + 1), (gpu, 128 * 256)] {
         let (_, schedule) = compiled_on(device, (1400, many), |_, x| Ok(vec![ops::softmax(x, 0)?]));
         assert!(steps(&schedule).contains(&"softmax_columns"), "{many} columns");
     }
@@ -216,8 +216,10 @@ fn columns_are_divided_among_threads() {
     // Of few columns, neighbouring rows are taken side by side.
     assert_eq!(dims(&[1500, 48], false), [[1, 75, 960], [1, 20, 48]]);
     // What is left of a matrix comes behind, and several matrices one after the other.
-    assert_eq!(dims(&[700, 200], true), [[4, 700, 48], [1, 700, 8]]);
+    assert_eq!(dims(&[700, 200], true), [[3, 700, 64], [1, 700, 8]]);
     assert_eq!(dims(&[3, 300, 256], true), [[4, 300, 64]; 3]);
+    // No program takes less than a block, unless it is what is left.
+    assert_eq!(dims(&[4096, 64], true), [[1, 4096, 64]]);
     // Of few elements, and where there are enough programs, there is no need.
     assert_eq!(dims(&[100, 128], false), [[1, 100, 128]]);
     assert_eq!(dims(&[70, 1024], false), [[1, 70, 1024]]);
@@ -529,9 +531,12 @@ fn a_long_axis_beside_few_others_is_reduced_in_parts() {
     assert_eq!(names((1, 1 << 20).into(), 1), ["prod", "prod"]);
     assert_eq!(names((1 << 16, 64).into(), 0), ["prod_columns", "prod_columns"]);
     assert_eq!(names((3, 1 << 14, 64).into(), 1), ["prod_columns", "prod_columns"]);
-    // Enough programs, too little work, no equal parts, a size that is not known.
+    // No equal parts: what remains is reduced with their results, but of several matrices.
+    assert_eq!(names((1, 1_048_573).into(), 1), ["prod", "copy", "copy", "prod"]);
+    assert_eq!(names((17_519, 64).into(), 0), ["prod_columns", "copy", "copy", "prod_columns"]);
+    assert_eq!(names((3, 1_048_573).into(), 1), ["prod"]);
+    // Enough programs, too little work, a size that is not known.
     assert_eq!(names((64, 1 << 20).into(), 1), ["prod"]);
     assert_eq!(names((1, 1 << 16).into(), 1), ["prod"]);
-    assert_eq!(names((1, 1_048_573).into(), 1), ["prod"]);
     assert_eq!(names(("n", 1 << 20).into(), 1), ["prod"]);
 }

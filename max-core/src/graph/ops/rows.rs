@@ -41,14 +41,25 @@ fn extents(shape: &Shape, axis: usize) -> Option<[i64; 3]> {
     Some([known(&shape[..axis])?, shape[axis].as_static()?, known(&shape[axis + 1..])?])
 }
 
-/// Into how many equal parts an axis is divided that would else be reduced by few programs: by its size alone, so that
-/// results do not depend on the machine.
-fn parts(shape: &Shape, axis: usize) -> Option<i64> {
+/// How an axis is reduced in two steps: by the shape alone, so that results do not depend on the machine.
+#[derive(Clone, Copy)]
+enum Division {
+    /// So many equal parts, each by programs of its own.
+    Parts(i64),
+    /// So many neighbouring rows as one row of more columns.
+    SideBySide(i64),
+}
+
+/// Into how many equal parts an axis is divided that would else be reduced by few programs.
+fn parts(shape: &Shape, axis: usize) -> Option<Division> {
     let [outer, size, inner] = extents(shape, axis)?;
     let programs = outer.checked_mul(if inner == 1 { 1 } else { inner.div_euclid(COLUMNS) + 1 })?;
     let elements = size.checked_mul(inner.min(COLUMNS))?;
     let most = (PARTS / programs.max(1)).min(elements / PART);
-    (2..=most).rev().find(|parts| size % parts == 0)
+    let even = (2..=most).rev().find(|parts| size % parts == 0);
+    // What remains of one matrix is reduced with the results; of several it would have to be copied.
+    let count = if outer == 1 && most > 1 { even.filter(|parts| *parts > most / 2).or(Some(most)) } else { even };
+    count.map(Division::Parts)
 }
 
 /// Columns that fill the vectors of a CPU, or the threads of a GPU.
@@ -58,9 +69,8 @@ const VECTOR: i64 = 64;
 /// Rows that are reduced for one that is reduced again.
 const SAVED: i64 = 8;
 
-/// How many neighbouring rows of few columns are reduced side by side, as one row of more columns, before their results are reduced:
-/// by the shape alone, as [`parts`].
-fn rows_side_by_side(shape: &Shape, axis: usize) -> Option<i64> {
+/// How many neighbouring rows of few columns are reduced side by side before their results are reduced.
+fn rows_side_by_side(shape: &Shape, axis: usize) -> Option<Division> {
     let [outer, size, inner] = extents(shape, axis)?;
     // Whole vectors are as good as more of them.
     let is_narrow = inner > 1 && inner < COLUMNS && inner % VECTOR != 0;
@@ -68,8 +78,8 @@ fn rows_side_by_side(shape: &Shape, axis: usize) -> Option<i64> {
     let unit = VECTOR >> Ord::min(inner.trailing_zeros(), VECTOR.trailing_zeros());
     let wide = if size.checked_mul(inner)? >= PART { WIDE } else { COLUMNS };
     let rows = Ord::max(wide / inner.max(1) / unit, 1) * unit;
-    // What remains of one matrix is reduced with the results; of several it would have to be copied.
-    (is_narrow && size / SAVED >= rows && (outer == 1 || size % rows == 0)).then_some(rows)
+    // What remains, as in `parts`.
+    (is_narrow && size / SAVED >= rows && (outer == 1 || size % rows == 0)).then_some(Division::SideBySide(rows))
 }
 
 /// Some of an axis.
@@ -78,19 +88,29 @@ fn part(x: &TensorValue, axis: usize, range: Range<i64>) -> Result<TensorValue> 
     super::slice_tensor(x, all.chain([DimSlice::from(range)]))
 }
 
-/// Reduces so many rows side by side.
-fn reduce_side_by_side(site: &Site, row: &Reduction, x: &TensorValue, axis: usize, rows: i64) -> Result<TensorValue> {
+/// Reduces an axis in two steps.
+fn reduce_divided(
+    site: &Site,
+    row: &Reduction,
+    x: &TensorValue,
+    axis: usize,
+    division: Division,
+) -> Result<TensorValue> {
     let size = x.shape()[axis].as_static().unwrap_or(0);
-    let rest = size % rows;
-    let mut dims = x.shape().dims().to_vec();
+    let (count, dims, first) = match division {
+        Division::Parts(parts) => (parts, [parts, size / parts], axis + 1),
+        Division::SideBySide(rows) => (rows, [size / rows, rows], axis),
+    };
+    let rest = size % count;
     let mut whole = x.clone();
     if rest > 0 {
         whole = part(x, axis, 0..size - rest)?;
     }
-    dims.splice(axis..=axis, [Dim::Static(size / rows), Dim::Static(rows)]);
-    let partial = reduce_axis(site, row, &super::reshape(whole, dims.clone())?, axis)?;
-    dims.remove(axis);
-    let mut partial = super::reshape(partial, dims)?;
+    let mut shape = x.shape().dims().to_vec();
+    shape.splice(axis..=axis, dims.map(Dim::Static));
+    let partial = reduce_axis(site, row, &super::reshape(whole, shape.clone())?, first)?;
+    shape.remove(first);
+    let mut partial = super::reshape(partial, shape)?;
     if rest > 0 {
         partial = super::concat([partial, part(x, axis, size - rest..size)?], axis as i64)?;
     }
@@ -130,27 +150,13 @@ fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Res
 }
 
 fn reduce_widened(site: &Site, row: &Reduction, x: TensorValue, axis: usize) -> Result<TensorValue> {
-    let side_by_side = rows_side_by_side(x.shape(), axis).map(|rows| (reduce_side_by_side as Divided, rows));
-    let divided = side_by_side.or_else(|| Some((reduce_parts as Divided, parts(x.shape(), axis)?)));
-    let Some((divided, count)) = divided.filter(|_| row.splits) else { return reduce_axis(site, row, &x, axis) };
+    let division = rows_side_by_side(x.shape(), axis).or_else(|| parts(x.shape(), axis));
+    let Some(division) = division.filter(|_| row.splits) else { return reduce_axis(site, row, &x, axis) };
     // Sums and products of parts of half types would be rounded: they are of `f32`, to which the reduction reads its operand.
     let (dtype, rounds) = (x.dtype(), x.dtype().is_half() && !matches!(row.kernel, "reduce_max" | "reduce_min"));
     let whole = if rounds { site.cast(x, DType::F32)? } else { x };
-    let result = divided(site, row, &whole, axis, count)?;
+    let result = reduce_divided(site, row, &whole, axis, division)?;
     if rounds { site.cast(result, dtype) } else { Ok(result) }
-}
-
-/// A way to reduce an axis in two steps, of so many rows or parts.
-type Divided = fn(&Site, &Reduction, &TensorValue, usize, i64) -> Result<TensorValue>;
-
-/// Reduces so many equal parts of an axis by programs of their own, and then their results.
-fn reduce_parts(site: &Site, row: &Reduction, x: &TensorValue, axis: usize, parts: i64) -> Result<TensorValue> {
-    let size = x.shape()[axis].as_static().unwrap_or(0);
-    let mut dims = x.shape().dims().to_vec();
-    dims.splice(axis..=axis, [Dim::Static(parts), Dim::Static(size / parts)]);
-    let partial = reduce_axis(site, row, &super::reshape(x, dims.clone())?, axis + 1)?;
-    dims.remove(axis + 1);
-    reduce_axis(site, row, &super::reshape(partial, dims)?, axis)
 }
 
 fn reduce_axis(site: &Site, row: &Reduction, x: &TensorValue, axis: usize) -> Result<TensorValue> {

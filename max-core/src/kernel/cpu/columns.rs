@@ -347,10 +347,12 @@ pub(super) fn write<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, 
             |at| write_some::<L, T, C, WIDE>(out, columns, at),
         );
     }
-    Cpu::<L>::blocks::<TAIL>(
+    Cpu::<L>::column_blocks(
         lo,
         n,
         whole,
+        #[inline(always)]
+        |at| write_some::<L, T, C, BLOCK>(out, columns, at),
         #[inline(always)]
         |at| write_some::<L, T, C, BLOCK>(out, columns, at),
         #[inline(always)]
@@ -417,10 +419,12 @@ pub(super) fn scan<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T
             |at| scan_some::<L, T, C, WIDE>(out, columns, at, init, combine),
         );
     }
-    Cpu::<L>::blocks::<TAIL>(
+    Cpu::<L>::column_blocks(
         lo,
         n,
         whole,
+        #[inline(always)]
+        |at| scan_some::<L, T, C, BLOCK>(out, columns, at, init, combine),
         #[inline(always)]
         |at| scan_some::<L, T, C, BLOCK>(out, columns, at, init, combine),
         #[inline(always)]

@@ -52,6 +52,35 @@ impl<L: Level> Cpu<L> {
         }
     }
 
+    /// Calls `whole` for the whole blocks of `lo..hi` and `part` for what is behind them, if all are within `start..end`; and else, as for what is no more than
+    /// [`TAIL`] lanes, `narrow` for so many at a time. That lanes can be read is known where `part` is compiled: what rows of columns come to stays
+    /// in registers only then.
+    #[inline(always)]
+    pub(super) fn column_blocks(
+        lo: i64,
+        hi: i64,
+        [start, end]: [i64; 2],
+        whole: impl Fn(At),
+        part: impl Fn(At),
+        narrow: impl Fn(At),
+    ) {
+        let mut i = lo;
+        if lo >= start && hi <= end {
+            while i + BLOCK as i64 <= hi {
+                whole(At::whole(i, BLOCK));
+                i += BLOCK as i64;
+            }
+            if hi - i > TAIL as i64 {
+                return part(At::masked(i, (hi - i) as usize, true));
+            }
+        }
+        while i < hi {
+            let w = if hi - i < TAIL as i64 { (hi - i) as usize } else { TAIL };
+            narrow(At::masked(i, w, false));
+            i += TAIL as i64;
+        }
+    }
+
     /// The same with the remainder of lanes `A`, which `narrow` does in narrow blocks.
     #[inline(always)]
     pub(super) fn blocks_of<A: Lanes<Self>>(
@@ -66,6 +95,8 @@ impl<L: Level> Cpu<L> {
             each_part(lo, hi, whole);
         } else if const { matches!(A::REMAINDER, Remainder::Narrow) } {
             Self::blocks::<TAIL>(lo, hi, range, whole, narrow);
+        } else if const { matches!(A::REMAINDER, Remainder::Columns) } {
+            Self::column_blocks(lo, hi, range, whole, part, narrow);
         } else {
             Self::blocks::<BLOCK>(lo, hi, range, whole, part);
         }

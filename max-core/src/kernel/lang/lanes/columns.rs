@@ -369,7 +369,7 @@ where
         self.folds.first.columns.len()
     }
     const STRIPS: bool = true;
-    const REMAINDER: Remainder = Remainder::Narrow;
+    const REMAINDER: Remainder = Remainder::Columns;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.folds.first.columns)
@@ -413,7 +413,7 @@ where
         self.fold.columns.len()
     }
     const STRIPS: bool = true;
-    const REMAINDER: Remainder = Remainder::Narrow;
+    const REMAINDER: Remainder = Remainder::Columns;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.fold.columns)

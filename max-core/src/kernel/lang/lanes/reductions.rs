@@ -230,7 +230,7 @@ impl<M: Target, T: Number, C: ColumnLanes<M, Item = Val<M, T>>> Lanes<M> for Mea
         self.0.len()
     }
     const STRIPS: bool = true;
-    const REMAINDER: Remainder = Remainder::Narrow;
+    const REMAINDER: Remainder = Remainder::Columns;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.0)

@@ -10,6 +10,8 @@ pub enum Remainder {
     Folded,
     /// By narrow blocks. Two copies.
     Narrow,
+    /// By a masked block where all lanes can be read and are more than a narrow one has; else by narrow blocks. Three copies.
+    Columns,
     /// By a masked block, compiled once more for lanes that can all be read. Three copies.
     Masked,
 }
@@ -20,6 +22,9 @@ impl Remainder {
         match (self, other) {
             (Remainder::Folded, Remainder::Folded) => Remainder::Folded,
             (Remainder::Masked, Remainder::Masked) => Remainder::Masked,
+            (Remainder::Columns, Remainder::Columns | Remainder::Masked) | (Remainder::Masked, Remainder::Columns) => {
+                Remainder::Columns
+            }
             _ => Remainder::Narrow,
         }
     }
