@@ -190,6 +190,55 @@ fn columns_are_the_same_on_any_number_of_threads() {
     }
 }
 
+/// Rows of a symbolic length, which threads take in parts where there are less rows than threads.
+#[test]
+fn long_rows_are_the_same_on_any_number_of_threads() {
+    for (dtype, rounding) in [(DType::F32, 2e-5), (DType::BF16, 8e-3)] {
+        let graph = Graph::build("axes", TensorType::new(DType::F32, ("rows", "n"), DeviceRef::CPU), |_, x| {
+            let x = &ops::cast(x[0].tensor()?, dtype)?;
+            let all = [ops::sum(x, -1)?, ops::mean(x, -1)?, x.var(-1)?, ops::softmax(x, -1)?, ops::logsoftmax(x, -1)?];
+            all.into_iter()
+                .chain([ops::argmax(x, -1)?])
+                .map(|y| ops::cast(y, DType::F32))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let graph = graph.unwrap();
+        let models =
+            [1, 2, 3, 8].map(|threads| InferenceSession::new().num_threads(threads).unwrap().load(&graph).unwrap());
+        for [rows, n] in [[1, 65_535], [1, 65_536], [1, 65_537], [3, 100_003], [1, 2_200_001]] {
+            // Numbers that both dtypes have.
+            let values: Vec<f32> = (0..rows * n).map(|i| (i * 7919 % 1013 % 64) as f32 / 64.0).collect();
+            let x = Tensor::from_slice(&values, [rows, n]).unwrap();
+            let results = models.each_ref().map(|model| {
+                let outputs = model.execute([&x]).unwrap();
+                outputs.iter().map(|y| y.to_vec::<f32>().unwrap()).collect::<Vec<_>>()
+            });
+            let bits = |all: &[Vec<f32>]| all.iter().flatten().map(|y| y.to_bits()).collect::<Vec<_>>();
+            for other in &results[1..] {
+                assert!(bits(other) == bits(&results[0]), "{rows} rows of {n}, {dtype}");
+            }
+            let [sums, means, variances, shares, logs, firsts] = &results[0][..] else { panic!("six results") };
+            for (row, values) in values.chunks(n).enumerate() {
+                let x = || values.iter().map(|x| f64::from(*x));
+                let (sum, largest) = (x().sum::<f64>(), x().fold(0.0, f64::max));
+                let mean = sum / n as f64;
+                let total = x().map(|x| (x - largest).exp()).sum::<f64>();
+                let near = |y: f32, e: f64| {
+                    assert!((f64::from(y) - e).abs() <= rounding * e.abs(), "{y}, not {e}: row {row} of {n}, {dtype}");
+                };
+                near(sums[row], sum);
+                near(means[row], mean);
+                near(variances[row], x().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64);
+                assert_eq!(firsts[row] as usize, x().position(|x| x == largest).unwrap());
+                for ((x, share), log) in x().zip(&shares[row * n..]).zip(&logs[row * n..]) {
+                    near(*share, (x - largest).exp() / total);
+                    near(*log, x - largest - total.ln());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_first_extreme_of_a_long_row_is_found_wherever_it_is() {
     const PART: usize = 1 << 20;

@@ -18,7 +18,7 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; GEMM of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 50] = [
+const ALLOWED: [&str; 54] = [
     "memcpy",
     "memset",
     "memmove",
@@ -28,6 +28,11 @@ const ALLOWED: [&str; 50] = [
     "max_core::kernel::cpu::scratch::report_out_of_memory",
     "max_core::kernel::cpu::scratch::allocate",
     "max_core::kernel::cpu::scratch::Arena::of_thread",
+    // Parts of long rows, which threads take.
+    "max_core::kernel::cpu::rows::split::fold",
+    "max_core::kernel::cpu::rows::split::leaves_idle",
+    "max_core::kernel::cpu::rows::split::materialize",
+    "max_core::kernel::cpu::rows::split::write",
     // Which way programs run, and rows on their way between memory and vectors across programs.
     "max_core::kernel::cpu::across::launch::goes_across",
     "max_core::kernel::cpu::across::permute::permute_avx2",

@@ -48,6 +48,33 @@ levels! {
     V4: V4 fma true, avx2 true, avx512 true;
 }
 
+/// Calls `f` with the features of the level, as the entries of kernels have them: on another thread, or from code that is not inlined into one.
+#[inline(always)]
+pub(super) fn with_features<L: Level>(f: impl FnOnce()) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(
+            enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c,lzcnt,movbe,popcnt"
+        )]
+        fn v4(f: impl FnOnce()) {
+            f();
+        }
+        #[target_feature(enable = "avx2,fma,bmi1,bmi2,f16c,lzcnt,movbe,popcnt")]
+        fn v3(f: impl FnOnce()) {
+            f();
+        }
+        if const { L::AVX512 } {
+            // SAFETY: code of a level runs on machines that have it.
+            return unsafe { v4(f) };
+        }
+        if const { L::AVX2 } {
+            // SAFETY: as above.
+            return unsafe { v3(f) };
+        }
+    }
+    f();
+}
+
 /// A copy of the code for each `$i` from 0 to below `$n`, a constant parameter, which is at most the number behind it.
 ///
 /// LLVM would unroll loops as well, one after the other, and each time go through the whole of a function with hundreds of

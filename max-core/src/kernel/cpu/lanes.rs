@@ -5,6 +5,7 @@
 use std::cell::Cell;
 
 use super::isa::{BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
+use super::rows::split;
 use super::tensor::{narrow, scatter_block};
 use super::transpose::copy_words;
 use super::{At, Cpu, CpuTensor};
@@ -177,9 +178,23 @@ pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(o
         #[inline(always)]
         |at, v| Cpu::<L>::store_lanes(out, at, v),
     );
+    if const { split::splits::<L, A>() } && n >= split::LONG && split::leaves_idle() {
+        return split::write::<L, T, A>(split::apart(out), split::apart(lanes), n, whole);
+    }
+    write_blocks::<L, T, A>(out, lanes, [lo, n], whole);
+}
+
+/// Writes the elements `lo..hi`, of whose blocks those within `whole` are plain.
+#[inline(always)]
+pub(super) fn write_blocks<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+    out: CpuTensor<T, 1>,
+    lanes: A,
+    [lo, hi]: [i64; 2],
+    whole: [i64; 2],
+) {
     Cpu::<L>::blocks_of::<A>(
         lo,
-        n,
+        hi,
         whole,
         #[inline(always)]
         |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
@@ -204,16 +219,67 @@ fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const 
     Cpu::<L>::store_lanes(out, at, &values::<L, T, A, N>(lanes, at));
 }
 
+/// Reduces the lanes `lo..hi`.
+#[inline(always)]
+pub(super) fn fold<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
+    lanes: A,
+    [lo, hi]: [i64; 2],
+    init: I,
+    f: &impl Fn(I, A::Item) -> I,
+    combine: &impl Fn(I, I) -> I,
+) -> I {
+    if hi <= lo {
+        return init;
+    }
+    let mut acc = init.splat::<BLOCK>();
+    let mut i = lo;
+    if lanes.plain(lo, hi) {
+        while i + BLOCK as i64 <= hi {
+            if const { alternates::<L, I>() } {
+                let mut other = acc;
+                fold_block::<L, A, I>(&acc, &mut other, lanes, i, f);
+                i += BLOCK as i64;
+                if i + BLOCK as i64 > hi {
+                    acc = other;
+                    break;
+                }
+                fold_block::<L, A, I>(&other, &mut acc, lanes, i, f);
+            } else {
+                let block = lanes.block::<BLOCK>(At::whole(i, BLOCK));
+                let mut j = 0;
+                while j < BLOCK {
+                    let v = f(I::lane(&acc, j), lanes.lane(&block, j));
+                    I::set_lane(&mut acc, j, v);
+                    j += 1;
+                }
+            }
+            i += BLOCK as i64;
+        }
+        if const { matches!(A::REMAINDER, Remainder::Masked) } {
+            if i < hi {
+                fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, (hi - i) as usize, true), f);
+            }
+            return combined::<L, I, BLOCK>(acc, combine);
+        }
+    }
+    while i < hi {
+        let w = if hi - i < BLOCK as i64 { (hi - i) as usize } else { BLOCK };
+        fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, w, false), f);
+        i += BLOCK as i64;
+    }
+    combined::<L, I, BLOCK>(acc, combine)
+}
+
 /// Whether accumulators that a block reads are others than it writes. With AVX2, accumulators of several values lie in memory. A choice
 /// between a new value and what lies where it is stored becomes a store under a mask (LLVM's DAGCombiner), which AMD's processors
 /// without AVX-512 leave to microcode.
-pub(super) const fn alternates<L: Level, I: LaneItem<Cpu<L>>>() -> bool {
+const fn alternates<L: Level, I: LaneItem<Cpu<L>>>() -> bool {
     L::AVX2 && !L::AVX512 && size_of::<I::Array<BLOCK>>() > BLOCK * size_of::<f32>()
 }
 
 /// What accumulators are with the whole block of lanes from `i` on.
 #[inline(always)]
-pub(super) fn fold_block<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
+fn fold_block<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
     from: &I::Array<BLOCK>,
     to: &mut I::Array<BLOCK>,
     lanes: A,
@@ -230,7 +296,7 @@ pub(super) fn fold_block<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
 
 /// Takes the lanes of a block that are there into the accumulators.
 #[inline(always)]
-pub(super) fn fold_part<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
+fn fold_part<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
     acc: &mut I::Array<BLOCK>,
     lanes: A,
     at: At,
@@ -248,10 +314,7 @@ pub(super) fn fold_part<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
 
 /// What the partial results of lanes come to. As a tree: a linear fold over the lanes would stay scalar.
 #[inline(always)]
-pub(super) fn combined<L: Level, I: LaneItem<Cpu<L>>, const N: usize>(
-    mut acc: I::Array<N>,
-    combine: &impl Fn(I, I) -> I,
-) -> I {
+fn combined<L: Level, I: LaneItem<Cpu<L>>, const N: usize>(mut acc: I::Array<N>, combine: &impl Fn(I, I) -> I) -> I {
     let mut width = N / 2;
     while width > 0 {
         let mut j = 0;

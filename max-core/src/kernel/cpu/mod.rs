@@ -13,7 +13,7 @@ mod lanes;
 mod launch;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 mod pack;
-mod row_cache;
+mod rows;
 mod scratch;
 mod segments;
 mod tensor;
@@ -35,11 +35,12 @@ pub(crate) use gemm::microkernel::rhs_stays_in_cache;
 pub(crate) use gemm::strategy::Dot;
 use isa::{BLOCK, TAIL, load_part};
 pub use isa::{Level, Portable, V2, V3, V4};
-use lanes::{outs_block, values};
+use lanes::outs_block;
 pub use launch::{run_elements, run_programs};
 pub(crate) use pack::operand_types::{LINE, has_matrix_unit};
 pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
-use row_cache::{CachedRow, PREFETCH_ROW_BYTES};
+pub(in crate::kernel) use rows::split::with_idle_threads;
+use rows::{CachedRow, split};
 pub(super) use scratch::{OwnedScratch, report_out_of_memory, take_out_of_memory};
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, repeat_each, widen, widen_one};
@@ -49,8 +50,7 @@ use super::abi::LaunchArgs;
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use super::lang::{
-    Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Remainder, Rounds, ScaledRow, Target,
-    Unlocked, Val,
+    Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Rounds, ScaledRow, Target, Unlocked, Val,
 };
 use crate::dtype::DType;
 use crate::dtype::limits::{epsilon, limit_bits, min_positive};
@@ -434,46 +434,10 @@ impl<L: Level> Target for Cpu<L> {
         combine: impl Fn(I, I) -> I,
     ) -> I {
         let n = lanes.len().0;
-        if n <= 0 {
-            return init;
+        if const { split::splits::<L, A>() } && n >= split::LONG {
+            return split::fold::<L, A, I>(split::apart(lanes), n, init, &f, &combine);
         }
-        let mut acc = init.splat::<BLOCK>();
-        let mut i = 0;
-        if lanes.plain(0, n) {
-            while i + BLOCK as i64 <= n {
-                if const { lanes::alternates::<L, I>() } {
-                    let mut other = acc;
-                    lanes::fold_block::<L, A, I>(&acc, &mut other, lanes, i, &f);
-                    i += BLOCK as i64;
-                    if i + BLOCK as i64 > n {
-                        acc = other;
-                        break;
-                    }
-                    lanes::fold_block::<L, A, I>(&other, &mut acc, lanes, i, &f);
-                } else {
-                    let block = lanes.block::<BLOCK>(At::whole(i, BLOCK));
-                    let mut j = 0;
-                    while j < BLOCK {
-                        let v = f(I::lane(&acc, j), lanes.lane(&block, j));
-                        I::set_lane(&mut acc, j, v);
-                        j += 1;
-                    }
-                }
-                i += BLOCK as i64;
-            }
-            if const { matches!(A::REMAINDER, Remainder::Masked) } {
-                if i < n {
-                    lanes::fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, (n - i) as usize, true), &f);
-                }
-                return lanes::combined::<L, I, BLOCK>(acc, &combine);
-            }
-        }
-        while i < n {
-            let w = if n - i < BLOCK as i64 { (n - i) as usize } else { BLOCK };
-            lanes::fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, w, false), &f);
-            i += BLOCK as i64;
-        }
-        lanes::combined::<L, I, BLOCK>(acc, &combine)
+        lanes::fold::<L, A, I>(lanes, [0, n], init, &f, &combine)
     }
     #[inline(always)]
     fn plain_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, rows: i64, lo: i64, hi: i64) -> bool {
@@ -559,18 +523,7 @@ impl<L: Level> Target for Cpu<L> {
             let first = (at.i + j as i64) * size;
             let rest = x.0.dims[0] - first;
             let part = x.0.slice(first, if rest < size { rest } else { size });
-            #[expect(
-                clippy::redundant_closure,
-                reason = "`&f` is called through a function that may be compiled apart"
-            )]
-            let folded = Self::fold(
-                In(part),
-                init,
-                #[inline(always)]
-                |a, v| f(a, v),
-                #[inline(always)]
-                |a, b| combine(a, b),
-            );
+            let folded = lanes::fold::<L, _, A>(In(part), [0, part.dims[0]], init, &f, &combine);
             A::set_lane(&mut out, j, folded);
             j += 1;
         }
@@ -588,34 +541,11 @@ impl<L: Level> Target for Cpu<L> {
     fn materialize<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {
         let cached = CachedRow::<T>::new(lanes.len().0);
         let n = cached.items();
-        // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the
-        // other.
-        let behind = if n.saturating_mul(A::BYTES as i64) <= PREFETCH_ROW_BYTES { lanes.behind() } else { 0 };
-        let plain = lanes.plain(0, n);
-        let lo = columns::store_strips::<L, T, A>(
-            lanes,
-            n,
-            plain,
-            #[inline(always)]
-            |at, v| cached.store(at, v),
-        );
-        Self::blocks_of::<A>(
-            lo,
-            n,
-            Self::whole(lo, n, plain),
-            #[inline(always)]
-            |at| {
-                cached.store(at, &values::<L, T, A, BLOCK>(lanes, at));
-                if behind != 0 {
-                    let next = behind.wrapping_add(at.i as usize * A::BYTES);
-                    transpose::prefetch_far(std::ptr::without_provenance(next), BLOCK * A::BYTES);
-                }
-            },
-            #[inline(always)]
-            |at| cached.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
-            #[inline(always)]
-            |at| cached.store(at, &values::<L, T, A, TAIL>(lanes, at)),
-        );
+        if const { split::splits::<L, A>() } && n >= split::LONG && split::leaves_idle() {
+            split::materialize::<L, T, A>(cached, split::apart(lanes), n);
+        } else {
+            cached.write::<L, A>(lanes, [0, n]);
+        }
         cached
     }
     #[inline(always)]

@@ -18,7 +18,7 @@ use self::stack::threads_for;
 use super::abi::{Access, KernelKind, LaunchArgs, OperandDef, RawTensor};
 use super::arg::{TensorArg, collapse, num_elements};
 use super::cpu::transpose::{LINE, fence};
-use super::cpu::{programs_together, take_out_of_memory};
+use super::cpu::{programs_together, take_out_of_memory, with_idle_threads};
 use super::error::KernelError;
 use super::threads::{num_threads, parallel, parallel_over_tiles};
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
@@ -190,6 +190,11 @@ static ONE: i64 = 1;
 /// Elements by which a run is divided.
 const BLOCK: usize = 1024;
 
+/// No machine has as many threads.
+const MANY_PROGRAMS: usize = 1 << 12;
+/// Operands have at least so many bytes where rows are taken in parts.
+const BYTES_OF_LONG_ROWS: usize = 64 << 10;
+
 /// Grains that are worth a second thread where a matrix unit multiplies: packing takes as long as that, and what one core packs and
 /// another one reads is moved between their caches (`matmul_bf16_64x512x64` takes 8 us on one thread, and 18 on two).
 const GRAINS_BY_UNIT: usize = 12;
@@ -257,13 +262,17 @@ unsafe fn programs(
     let shared = Shared(&(args, run_programs));
     let missing = AtomicUsize::new(0);
     let (cost, most) = (kernel.cost(), GRAIN_BYTES.get());
+    // To ask for the threads takes as long as a short program.
+    let leaves_idle = total < MANY_PROGRAMS && bytes >= BYTES_OF_LONG_ROWS && total < num_threads();
     let each = |units: usize, programs: usize| units.saturating_mul(programs).div_ceil(total);
     let run = |first: usize, last: usize| {
         let (args, run_programs) = shared.get();
-        let work = || match &sides {
-            // SAFETY: by the contract above, and as the arguments have all operands.
-            Some(sides) => unsafe { sides.run(args, operands.len(), first as i64, last as i64, run_programs) },
-            None => run_programs(args, first as i64, last as i64),
+        let work = || {
+            with_idle_threads(leaves_idle, || match &sides {
+                // SAFETY: by the contract above, and as the arguments have all operands.
+                Some(sides) => unsafe { sides.run(args, operands.len(), first as i64, last as i64, run_programs) },
+                None => run_programs(args, first as i64, last as i64),
+            });
         };
         match kernel.multiplies() {
             true => cost.measure(last - first, work),

@@ -2,15 +2,18 @@
 //!
 //! It exists for rows that are expensive to compute and are read more than once, such as the exponentials of a softmax.
 
-use super::isa::{BLOCK, Level, load_part};
-use super::{At, Cpu, scratch};
+use crate::kernel::cpu::columns::store_strips;
+use crate::kernel::cpu::isa::{BLOCK, Level, TAIL, load_part};
+use crate::kernel::cpu::lanes::values;
+use crate::kernel::cpu::transpose::prefetch_far;
+use crate::kernel::cpu::{At, Cpu, scratch};
 use crate::kernel::lang::{Any, Lanes, Sealed, Val};
 
 /// The largest row, in bytes, whose successor is prefetched while it is computed: both stay in L2.
-pub(super) const PREFETCH_ROW_BYTES: i64 = 512 << 10;
+pub(in crate::kernel::cpu) const PREFETCH_ROW_BYTES: i64 = 512 << 10;
 
 /// A materialized row.
-pub(super) struct CachedRow<T: Any> {
+pub(in crate::kernel::cpu) struct CachedRow<T: Any> {
     /// Room for `n` items, and a block.
     ptr: *mut T::Compute,
     n: i64,
@@ -28,7 +31,7 @@ impl<T: Any> Sealed for CachedRow<T> {}
 impl<T: Any> CachedRow<T> {
     /// Room for a row of `n` items. Without memory for it the row is empty, and the launch an error.
     #[inline(always)]
-    pub(super) fn new(n: i64) -> Self {
+    pub(in crate::kernel::cpu) fn new(n: i64) -> Self {
         let items = if n < 0 { 0 } else { n as usize };
         let bytes = items.saturating_add(BLOCK).saturating_mul(size_of::<T::Compute>());
         match scratch::allocate(bytes) {
@@ -42,13 +45,53 @@ impl<T: Any> CachedRow<T> {
 
     /// How many items there are, or is room for.
     #[inline(always)]
-    pub(super) fn items(self) -> i64 {
+    pub(in crate::kernel::cpu) fn items(self) -> i64 {
         self.n
+    }
+
+    /// Writes the items `first..n`.
+    #[inline(always)]
+    pub(in crate::kernel::cpu) fn write<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+        self,
+        lanes: A,
+        [first, n]: [i64; 2],
+    ) {
+        // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the
+        // other.
+        let behind = if n.saturating_mul(A::BYTES as i64) <= PREFETCH_ROW_BYTES { lanes.behind() } else { 0 };
+        let plain = lanes.plain(first, n);
+        let lo = match first {
+            0 => store_strips::<L, T, A>(
+                lanes,
+                n,
+                plain,
+                #[inline(always)]
+                |at, v| self.store(at, v),
+            ),
+            _ => first,
+        };
+        Cpu::<L>::blocks_of::<A>(
+            lo,
+            n,
+            Cpu::<L>::whole(lo, n, plain),
+            #[inline(always)]
+            |at| {
+                self.store(at, &values::<L, T, A, BLOCK>(lanes, at));
+                if behind != 0 {
+                    let next = behind.wrapping_add(at.i as usize * A::BYTES);
+                    prefetch_far(std::ptr::without_provenance(next), BLOCK * A::BYTES);
+                }
+            },
+            #[inline(always)]
+            |at| self.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
+            #[inline(always)]
+            |at| self.store(at, &values::<L, T, A, TAIL>(lanes, at)),
+        );
     }
 
     /// Writes the block at `at`; past the end there is room for the lanes that are none.
     #[inline(always)]
-    pub(super) fn store<const N: usize>(self, at: At, block: &[T::Compute; N]) {
+    pub(in crate::kernel::cpu) fn store<const N: usize>(self, at: At, block: &[T::Compute; N]) {
         // SAFETY: `at.i` is below `n`, and the room is for a block more; it is aligned, and the program's own until it
         // ends.
         unsafe { self.ptr.offset(at.i as isize).cast::<[T::Compute; N]>().write_unaligned(*block) };

@@ -1,0 +1,173 @@
+//! Split reductions: a long row is taken in parts, by several threads where a launch has fewer programs than there are.
+//!
+//! Into which parts follows from the length alone, and they are combined in order: nothing depends on the number of threads.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+
+use super::CachedRow;
+use crate::kernel::cpu::isa::{BLOCK, Level, with_features};
+use crate::kernel::cpu::lanes::{self, write_blocks};
+use crate::kernel::cpu::transpose::fence;
+use crate::kernel::cpu::{Cpu, CpuTensor};
+use crate::kernel::lang::{Any, LaneItem, Lanes, Remainder, Val};
+use crate::kernel::threads::parallel;
+
+/// The fewest elements of a part: as many take longer than to wake a thread.
+const PART: i64 = 32 << 10;
+/// The most parts of a row.
+const MOST: usize = 64;
+/// Rows of so many elements are taken in parts.
+pub(in crate::kernel::cpu) const LONG: i64 = 2 * PART;
+
+/// Whether rows of such lanes are taken in parts: of what is much code, as few copies are compiled as there can be.
+pub(in crate::kernel::cpu) const fn splits<L: Level, A: Lanes<Cpu<L>>>() -> bool {
+    matches!(A::REMAINDER, Remainder::Masked)
+}
+
+thread_local! {
+    /// Whether threads are idle while a program runs on this one.
+    static LEAVES_IDLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs programs, of which there are fewer than threads if it `leaves_idle` some.
+pub(in crate::kernel) fn with_idle_threads<R>(leaves_idle: bool, programs: impl FnOnce() -> R) -> R {
+    /// Puts back what was there, even when a program panics.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            LEAVES_IDLE.set(self.0);
+        }
+    }
+    let _before = Before(LEAVES_IDLE.replace(leaves_idle));
+    programs()
+}
+
+/// What a part is computed with, on any thread.
+struct Shared<T>(T);
+// SAFETY: kernels' closures only read what they capture, and each part is written by whoever takes it.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    #[inline(always)]
+    fn get(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Calls `run(first, last)` for ranges of so many parts.
+fn in_parts(count: usize, run: &(dyn Fn(usize, usize) + Sync)) {
+    if LEAVES_IDLE.get() { parallel(count, 1, run) } else { run(0, count) }
+}
+
+/// A copy for code that is called rarely. What is passed to it would else be written to memory by the code before, which has it in registers.
+#[inline(always)]
+pub(in crate::kernel::cpu) fn apart<X: Copy>(x: X) -> X {
+    let mut copy = x;
+    *std::hint::black_box(&mut copy)
+}
+
+/// Elements of each part of a row of `n`: whole pairs of blocks, as accumulators may alternate; and how many parts there are.
+fn parts(n: i64) -> (i64, usize) {
+    let size = Ord::max(PART, (n / (MOST * 2 * BLOCK) as i64 + 1) * (2 * BLOCK) as i64);
+    (size, (n / size) as usize + usize::from(n % size != 0))
+}
+
+/// Whether the launch has fewer programs than threads.
+#[inline(never)]
+pub(in crate::kernel::cpu) fn leaves_idle() -> bool {
+    LEAVES_IDLE.get()
+}
+
+/// Calls `part` for the parts of a row of `n` elements.
+#[inline(always)]
+fn for_each<L: Level>(n: i64, part: impl Fn([i64; 2])) {
+    let (size, count) = parts(n);
+    let part = Shared(part);
+    in_parts(count, &|first, last| {
+        let range = [first as i64 * size, Ord::min(last as i64 * size, n)];
+        with_features::<L>(
+            #[inline(always)]
+            || part.get()(range),
+        );
+    });
+}
+
+/// Writes the `n` elements of an output's part, of whose blocks those within `whole` are plain.
+#[inline(never)]
+pub(in crate::kernel::cpu) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+    out: CpuTensor<T, 1>,
+    lanes: A,
+    n: i64,
+    whole: [i64; 2],
+) {
+    for_each::<L>(
+        n,
+        #[inline(always)]
+        |[lo, hi]| {
+            write_blocks::<L, T, A>(out, lanes, [lo, hi], [whole[0], Ord::min(whole[1], hi)]);
+            if out.stream {
+                fence();
+            }
+        },
+    );
+}
+
+/// Materializes a row of `n` elements.
+#[inline(never)]
+pub(in crate::kernel::cpu) fn materialize<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+    to: CachedRow<T>,
+    lanes: A,
+    n: i64,
+) {
+    for_each::<L>(
+        n,
+        #[inline(always)]
+        |range| to.write::<L, A>(lanes, range),
+    );
+}
+
+/// Reduces `n` lanes, which are long.
+#[inline(never)]
+pub(in crate::kernel::cpu) fn fold<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
+    lanes: A,
+    n: i64,
+    init: I,
+    f: &impl Fn(I, A::Item) -> I,
+    combine: &impl Fn(I, I) -> I,
+) -> I {
+    let (size, count) = parts(n);
+    let mut results = [MaybeUninit::<I>::uninit(); MOST];
+    let shared = Shared((lanes, init, f, combine, results.as_mut_ptr()));
+    in_parts(count, &|first, last| {
+        let (lanes, init, f, combine, results) = shared.get();
+        with_features::<L>(
+            #[inline(always)]
+            || {
+                let mut part = first;
+                while part < last {
+                    let lo = part as i64 * size;
+                    let hi = if n - lo < size { n } else { lo + size };
+                    let result = lanes::fold::<L, A, I>(*lanes, [lo, hi], *init, *f, *combine);
+                    // SAFETY: there are at most as many parts as results, and this one is taken once.
+                    unsafe { (*results.wrapping_add(part)).write(result) };
+                    part += 1;
+                }
+            },
+        );
+    });
+    let mut all = init;
+    with_features::<L>(
+        #[inline(always)]
+        || {
+            let mut part = 0;
+            while part < count {
+                // SAFETY: all parts were taken.
+                let result = unsafe { results[part].assume_init() };
+                all = if part == 0 { result } else { combine(all, result) };
+                part += 1;
+            }
+        },
+    );
+    all
+}
