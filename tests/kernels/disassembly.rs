@@ -29,10 +29,10 @@ const ALLOWED: [&str; 54] = [
     "max_core::kernel::cpu::scratch::allocate",
     "max_core::kernel::cpu::scratch::Arena::of_thread",
     // Parts of long rows, which threads take.
-    "max_core::kernel::cpu::rows::split::fold",
-    "max_core::kernel::cpu::rows::split::leaves_idle",
-    "max_core::kernel::cpu::rows::split::materialize",
-    "max_core::kernel::cpu::rows::split::write",
+    "max_core::kernel::cpu::rows::split_reduction::fold",
+    "max_core::kernel::cpu::rows::split_reduction::leaves_idle",
+    "max_core::kernel::cpu::rows::split_reduction::materialize",
+    "max_core::kernel::cpu::rows::split_reduction::write",
     // Which way programs run, and rows on their way between memory and vectors across programs.
     "max_core::kernel::cpu::across::launch::goes_across",
     "max_core::kernel::cpu::across::permute::permute_avx2",

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::context::Context;
-use super::partition::{MANY_ELEMENTS, divided, serve_less_than_rows};
+use super::partition::{MANY_ELEMENTS, divided, rows_serve_better};
 use super::schedule::{BufferId, Compiled, Home, Operand, Operands, RegionOperands, Schedule, Step, Work};
 use super::view::{View, product};
 use crate::driver::{DeviceRef, Tensor, UninitTensor};
@@ -493,7 +493,7 @@ impl Lowering<'_> {
         // Rows of which there are many elements are divided among threads better than few columns.
         let is_alone = match (on_cpu, outer.as_static(), inner.as_static().and_then(|inner| u64::try_from(inner).ok()))
         {
-            (true, ..) => is_map && serve_less_than_rows(&outer, &inner, (self.context.threads)()),
+            (true, ..) => is_map && rows_serve_better(&outer, &inner, (self.context.threads)()),
             (false, Some(outer), Some(inner)) => outer.saturating_mul(inner.div_ceil(columns) as i64) < FEW_BLOCKS,
             (false, ..) => false,
         };

@@ -64,7 +64,7 @@ pub(super) fn divided(x: &View, to: &View, columns: u64, threads: usize) -> Smal
 /// Whether rows are better copied together, and divided among threads: of columns that are less than a vector, and where so many threads would
 /// be left idle, however the columns are divided. One thread takes columns as fast as `THREADS_OF_ROWS` copy them, reduce the rows and copy
 /// them back.
-pub(super) fn serve_less_than_rows(outer: &Dim, inner: &Dim, threads: usize) -> bool {
+pub(super) fn rows_serve_better(outer: &Dim, inner: &Dim, threads: usize) -> bool {
     let (Some(outer), Some(inner)) = (outer.as_static(), inner.as_static()) else { return false };
     let programs = outer.saturating_mul(blocks(inner, NEAR_WIDTH));
     inner < LEAST || programs.saturating_mul(THREADS_OF_ROWS) < i64::try_from(threads).unwrap_or(i64::MAX)

@@ -354,8 +354,6 @@ pub(super) fn write<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, 
         #[inline(always)]
         |at| write_some::<L, T, C, BLOCK>(out, columns, at),
         #[inline(always)]
-        |at| write_some::<L, T, C, BLOCK>(out, columns, at),
-        #[inline(always)]
         |at| write_some::<L, T, C, TAIL>(out, columns, at),
     );
 }
@@ -423,8 +421,6 @@ pub(super) fn scan<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T
         lo,
         n,
         whole,
-        #[inline(always)]
-        |at| scan_some::<L, T, C, BLOCK>(out, columns, at, init, combine),
         #[inline(always)]
         |at| scan_some::<L, T, C, BLOCK>(out, columns, at, init, combine),
         #[inline(always)]

@@ -48,7 +48,7 @@ levels! {
     V4: V4 fma true, avx2 true, avx512 true;
 }
 
-/// Calls `f` with the features of the level, as the entries of kernels have them: on another thread, or from code that is not inlined into one.
+/// Calls `f` with the features of the level, those that max-macros gives the entries of kernels: on another thread, or from code that is not inlined into one.
 #[inline(always)]
 pub(super) fn with_features<L: Level>(f: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]

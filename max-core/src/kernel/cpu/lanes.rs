@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use super::isa::{BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
-use super::rows::split;
+use super::rows::split_reduction;
 use super::tensor::{narrow, scatter_block};
 use super::transpose::copy_words;
 use super::{At, Cpu, CpuTensor};
@@ -53,26 +53,19 @@ impl<L: Level> Cpu<L> {
         }
     }
 
-    /// Calls `whole` for the whole blocks of `lo..hi` and `part` for what is behind them, if all are within `start..end`; and else, as for what is no more than
-    /// [`TAIL`] lanes, `narrow` for so many at a time. That lanes can be read is known where `part` is compiled: what rows of columns come to stays
-    /// in registers only then.
+    /// Calls `block` for the blocks of `lo..hi`, of which the last may be masked, if all are within `start..end`; and else, as for a last one of no
+    /// more than [`TAIL`] lanes, `narrow` for so many at a time. `block` is compiled knowing that its lanes can be read: what rows of columns
+    /// come to stays in registers only then.
     #[inline(always)]
-    pub(super) fn column_blocks(
-        lo: i64,
-        hi: i64,
-        [start, end]: [i64; 2],
-        whole: impl Fn(At),
-        part: impl Fn(At),
-        narrow: impl Fn(At),
-    ) {
+    pub(super) fn column_blocks(lo: i64, hi: i64, [start, end]: [i64; 2], block: impl Fn(At), narrow: impl Fn(At)) {
         let mut i = lo;
         if lo >= start && hi <= end {
             while i + BLOCK as i64 <= hi {
-                whole(At::whole(i, BLOCK));
+                block(At::whole(i, BLOCK));
                 i += BLOCK as i64;
             }
             if hi - i > TAIL as i64 {
-                return part(At::masked(i, (hi - i) as usize, true));
+                return block(At::masked(i, (hi - i) as usize, true));
             }
         }
         while i < hi {
@@ -97,7 +90,7 @@ impl<L: Level> Cpu<L> {
         } else if const { matches!(A::REMAINDER, Remainder::Narrow) } {
             Self::blocks::<TAIL>(lo, hi, range, whole, narrow);
         } else if const { matches!(A::REMAINDER, Remainder::Columns) } {
-            Self::column_blocks(lo, hi, range, whole, part, narrow);
+            Self::column_blocks(lo, hi, range, whole, narrow);
         } else {
             Self::blocks::<BLOCK>(lo, hi, range, whole, part);
         }
@@ -178,8 +171,8 @@ pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(o
         #[inline(always)]
         |at, v| Cpu::<L>::store_lanes(out, at, v),
     );
-    if const { split::splits::<L, A>() } && n >= split::LONG && split::leaves_idle() {
-        return split::write::<L, T, A>(split::apart(out), split::apart(lanes), n, whole);
+    if const { split_reduction::splits::<L, A>() } && n >= split_reduction::LONG_ROW && split_reduction::leaves_idle() {
+        return split_reduction::write::<L, T, A>(split_reduction::apart(out), split_reduction::apart(lanes), n, whole);
     }
     write_blocks::<L, T, A>(out, lanes, [lo, n], whole);
 }

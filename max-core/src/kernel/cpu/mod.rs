@@ -39,8 +39,9 @@ use lanes::outs_block;
 pub use launch::{run_elements, run_programs};
 pub(crate) use pack::operand_types::{LINE, has_matrix_unit};
 pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
-pub(in crate::kernel) use rows::split::with_idle_threads;
-use rows::{CachedRow, split};
+pub(in crate::kernel) use rows::split_reduction::{LONG_ROW, with_idle_threads};
+use rows::split_reduction::{apart, leaves_idle, splits};
+use rows::{CachedRow, split_reduction};
 pub(super) use scratch::{OwnedScratch, report_out_of_memory, take_out_of_memory};
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, repeat_each, widen, widen_one};
@@ -434,8 +435,8 @@ impl<L: Level> Target for Cpu<L> {
         combine: impl Fn(I, I) -> I,
     ) -> I {
         let n = lanes.len().0;
-        if const { split::splits::<L, A>() } && n >= split::LONG {
-            return split::fold::<L, A, I>(split::apart(lanes), n, init, &f, &combine);
+        if const { splits::<L, A>() } && n >= LONG_ROW {
+            return split_reduction::fold::<L, A, I>(apart(lanes), n, init, &f, &combine);
         }
         lanes::fold::<L, A, I>(lanes, [0, n], init, &f, &combine)
     }
@@ -541,10 +542,10 @@ impl<L: Level> Target for Cpu<L> {
     fn materialize<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {
         let cached = CachedRow::<T>::new(lanes.len().0);
         let n = cached.items();
-        if const { split::splits::<L, A>() } && n >= split::LONG && split::leaves_idle() {
-            split::materialize::<L, T, A>(cached, split::apart(lanes), n);
+        if const { splits::<L, A>() } && n >= LONG_ROW && leaves_idle() {
+            split_reduction::materialize::<L, T, A>(cached, apart(lanes), n);
         } else {
-            cached.write::<L, A>(lanes, [0, n]);
+            cached.write::<L, A>(lanes);
         }
         cached
     }

@@ -18,24 +18,10 @@ use self::stack::threads_for;
 use super::abi::{Access, KernelKind, LaunchArgs, OperandDef, RawTensor};
 use super::arg::{TensorArg, collapse, num_elements};
 use super::cpu::transpose::{LINE, fence};
-use super::cpu::{programs_together, take_out_of_memory, with_idle_threads};
+use super::cpu::{LONG_ROW, programs_together, take_out_of_memory, with_idle_threads};
 use super::error::KernelError;
-use super::threads::{num_threads, parallel, parallel_over_tiles};
+use super::threads::{Shared, num_threads, parallel, parallel_over_tiles};
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
-
-/// The operands' pointers are shared among threads that write disjoint parts.
-#[derive(Clone, Copy)]
-struct Shared<'a, T: ?Sized>(&'a T);
-// SAFETY: instances of one launch write disjoint elements, which whoever launches vouches for.
-unsafe impl<T: ?Sized> Sync for Shared<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: ?Sized> Send for Shared<'_, T> {}
-
-impl<T: ?Sized> Shared<'_, T> {
-    fn get(&self) -> &T {
-        self.0
-    }
-}
 
 impl BoundKernel {
     /// Runs the kernel over all of its grid or elements, on as many threads as the work is worth.
@@ -147,7 +133,8 @@ unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
         let all = || (0..rows).for_each(|row| run(row, 0, inner));
         return if is_measured(total as usize, most) { cost.measure(total as usize, all) } else { all() };
     }
-    let run = Shared(&run);
+    // SAFETY: elements are written once, by the contract above.
+    let run = unsafe { Shared::new(&run) };
     if rank <= 1 || inner as usize >= grain * 4 {
         // Whole blocks of lanes, so that only the last one has a tail.
         let units = (inner as usize).div_ceil(BLOCK);
@@ -189,11 +176,6 @@ pub(crate) fn is_measured(units: usize, most: usize) -> bool {
 static ONE: i64 = 1;
 /// Elements by which a run is divided.
 const BLOCK: usize = 1024;
-
-/// No machine has as many threads.
-const MANY_PROGRAMS: usize = 1 << 12;
-/// Operands have at least so many bytes where rows are taken in parts.
-const BYTES_OF_LONG_ROWS: usize = 64 << 10;
 
 /// Grains that are worth a second thread where a matrix unit multiplies: packing takes as long as that, and what one core packs and
 /// another one reads is moved between their caches (`matmul_bf16_64x512x64` takes 8 us on one thread, and 18 on two).
@@ -259,21 +241,22 @@ unsafe fn programs(
     let run_programs = |args: &LaunchArgs, first, last| unsafe { kernel.run_programs(code, args, first, last) };
     let operand = |i: usize| (&operands[i], kernel.size_of(operands[i].dtype));
     let sides = (!beside.is_empty()).then(|| FusedSides::new(beside, operand, tensors, kernel.tile(code), grid));
-    let shared = Shared(&(args, run_programs));
+    let work = (args, run_programs);
+    // SAFETY: instances of one launch write disjoint elements, by the contract above.
+    let shared = unsafe { Shared::new(&work) };
     let missing = AtomicUsize::new(0);
     let (cost, most) = (kernel.cost(), GRAIN_BYTES.get());
-    // To ask for the threads takes as long as a short program.
-    let leaves_idle = total < MANY_PROGRAMS && bytes >= BYTES_OF_LONG_ROWS && total < num_threads();
+    // Of fewer bytes no row is long.
+    let leaves_idle = bytes >= LONG_ROW as usize && total < num_threads();
     let each = |units: usize, programs: usize| units.saturating_mul(programs).div_ceil(total);
     let run = |first: usize, last: usize| {
         let (args, run_programs) = shared.get();
-        let work = || {
-            with_idle_threads(leaves_idle, || match &sides {
-                // SAFETY: by the contract above, and as the arguments have all operands.
-                Some(sides) => unsafe { sides.run(args, operands.len(), first as i64, last as i64, run_programs) },
-                None => run_programs(args, first as i64, last as i64),
-            });
+        let work = || match &sides {
+            // SAFETY: by the contract above, and as the arguments have all operands.
+            Some(sides) => unsafe { sides.run(args, operands.len(), first as i64, last as i64, run_programs) },
+            None => run_programs(args, first as i64, last as i64),
         };
+        let work = || if leaves_idle { with_idle_threads(work) } else { work() };
         match kernel.multiplies() {
             true => cost.measure(last - first, work),
             false if is_measured(bytes, most) => cost.measure(each(bytes, last - first), work),

@@ -45,6 +45,28 @@ pub(crate) fn with_pool<R>(pool: &ThreadPool, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// What several threads work with at the same time though its type does not say so: pointers to what they write.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a, T: ?Sized>(&'a T);
+// SAFETY: see `Shared::new`.
+unsafe impl<T: ?Sized> Sync for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized> Send for Shared<'_, T> {}
+
+impl<'a, T: ?Sized> Shared<'a, T> {
+    /// # Safety
+    /// What threads do with it at the same time must be sound: they only read it, and write disjoint elements of what it points at.
+    #[inline(always)]
+    pub unsafe fn new(value: &'a T) -> Self {
+        Shared(value)
+    }
+
+    #[inline(always)]
+    pub fn get(&self) -> &'a T {
+        self.0
+    }
+}
+
 /// The pool that others are invited from, if it is not that in whose context this thread is.
 fn pool<'a>() -> Option<&'a ThreadPool> {
     // SAFETY: `with_pool`, which borrows the pool, is running on this thread, and what is returned is used at once.

@@ -188,18 +188,12 @@ impl<T: Any> AcrossTensor<T, 1> {
 }
 
 /// A materialized row of each program.
+#[derive(Clone, Copy)]
 struct CachedRows<T: Any> {
     ptr: *mut T::Compute,
     n: i64,
 }
 
-impl<T: Any> Clone for CachedRows<T> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Any> Copy for CachedRows<T> {}
 impl<T: Any> Sealed for CachedRows<T> {}
 
 impl<T: Any> Lanes<Across> for CachedRows<T> {

@@ -10,22 +10,15 @@ use crate::kernel::cpu::{At, Cpu, scratch};
 use crate::kernel::lang::{Any, Lanes, Sealed, Val};
 
 /// The largest row, in bytes, whose successor is prefetched while it is computed: both stay in L2.
-pub(in crate::kernel::cpu) const PREFETCH_ROW_BYTES: i64 = 512 << 10;
+const PREFETCH_ROW_BYTES: i64 = 512 << 10;
 
 /// A materialized row.
+#[derive(Clone, Copy)]
 pub(in crate::kernel::cpu) struct CachedRow<T: Any> {
     /// Room for `n` items, and a block.
     ptr: *mut T::Compute,
     n: i64,
 }
-
-impl<T: Any> Clone for CachedRow<T> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Any> Copy for CachedRow<T> {}
 impl<T: Any> Sealed for CachedRow<T> {}
 
 impl<T: Any> CachedRow<T> {
@@ -49,31 +42,35 @@ impl<T: Any> CachedRow<T> {
         self.n
     }
 
-    /// Writes the items `first..n`.
+    /// Writes all items.
     #[inline(always)]
-    pub(in crate::kernel::cpu) fn write<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
-        self,
-        lanes: A,
-        [first, n]: [i64; 2],
-    ) {
+    pub(in crate::kernel::cpu) fn write<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(self, lanes: A) {
+        let n = self.n;
         // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the
         // other.
         let behind = if n.saturating_mul(A::BYTES as i64) <= PREFETCH_ROW_BYTES { lanes.behind() } else { 0 };
-        let plain = lanes.plain(first, n);
-        let lo = match first {
-            0 => store_strips::<L, T, A>(
-                lanes,
-                n,
-                plain,
-                #[inline(always)]
-                |at, v| self.store(at, v),
-            ),
-            _ => first,
-        };
+        let lo = store_strips::<L, T, A>(
+            lanes,
+            n,
+            lanes.plain(0, n),
+            #[inline(always)]
+            |at, v| self.store(at, v),
+        );
+        self.write_blocks::<L, A>(lanes, [lo, n], behind);
+    }
+
+    /// Writes the items `lo..hi`, and prefetches as many from the address `behind` on, if it is not 0.
+    #[inline(always)]
+    pub(in crate::kernel::cpu) fn write_blocks<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+        self,
+        lanes: A,
+        [lo, hi]: [i64; 2],
+        behind: usize,
+    ) {
         Cpu::<L>::blocks_of::<A>(
             lo,
-            n,
-            Cpu::<L>::whole(lo, n, plain),
+            hi,
+            Cpu::<L>::whole(lo, hi, lanes.plain(lo, hi)),
             #[inline(always)]
             |at| {
                 self.store(at, &values::<L, T, A, BLOCK>(lanes, at));
@@ -91,7 +88,7 @@ impl<T: Any> CachedRow<T> {
 
     /// Writes the block at `at`; past the end there is room for the lanes that are none.
     #[inline(always)]
-    pub(in crate::kernel::cpu) fn store<const N: usize>(self, at: At, block: &[T::Compute; N]) {
+    fn store<const N: usize>(self, at: At, block: &[T::Compute; N]) {
         // SAFETY: `at.i` is below `n`, and the room is for a block more; it is aligned, and the program's own until it
         // ends.
         unsafe { self.ptr.offset(at.i as isize).cast::<[T::Compute; N]>().write_unaligned(*block) };

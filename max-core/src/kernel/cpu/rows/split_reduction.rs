@@ -11,14 +11,14 @@ use crate::kernel::cpu::lanes::{self, write_blocks};
 use crate::kernel::cpu::transpose::fence;
 use crate::kernel::cpu::{Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Remainder, Val};
-use crate::kernel::threads::parallel;
+use crate::kernel::threads::{Shared, parallel};
 
 /// The fewest elements of a part: as many take longer than to wake a thread.
 const PART: i64 = 32 << 10;
 /// The most parts of a row.
 const MOST: usize = 64;
 /// Rows of so many elements are taken in parts.
-pub(in crate::kernel::cpu) const LONG: i64 = 2 * PART;
+pub(in crate::kernel) const LONG_ROW: i64 = 2 * PART;
 
 /// Whether rows of such lanes are taken in parts: of what is much code, as few copies are compiled as there can be.
 pub(in crate::kernel::cpu) const fn splits<L: Level, A: Lanes<Cpu<L>>>() -> bool {
@@ -30,8 +30,8 @@ thread_local! {
     static LEAVES_IDLE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs programs, of which there are fewer than threads if it `leaves_idle` some.
-pub(in crate::kernel) fn with_idle_threads<R>(leaves_idle: bool, programs: impl FnOnce() -> R) -> R {
+/// Runs programs, of which there are fewer than threads.
+pub(in crate::kernel) fn with_idle_threads(programs: impl FnOnce()) {
     /// Puts back what was there, even when a program panics.
     struct Before(bool);
     impl Drop for Before {
@@ -39,25 +39,14 @@ pub(in crate::kernel) fn with_idle_threads<R>(leaves_idle: bool, programs: impl 
             LEAVES_IDLE.set(self.0);
         }
     }
-    let _before = Before(LEAVES_IDLE.replace(leaves_idle));
-    programs()
+    let _before = Before(LEAVES_IDLE.replace(true));
+    programs();
 }
 
-/// What a part is computed with, on any thread.
-struct Shared<T>(T);
-// SAFETY: kernels' closures only read what they capture, and each part is written by whoever takes it.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    #[inline(always)]
-    fn get(&self) -> &T {
-        &self.0
-    }
-}
-
-/// Calls `run(first, last)` for ranges of so many parts.
-fn in_parts(count: usize, run: &(dyn Fn(usize, usize) + Sync)) {
-    if LEAVES_IDLE.get() { parallel(count, 1, run) } else { run(0, count) }
+/// Whether the launch has fewer programs than threads.
+#[inline(never)]
+pub(in crate::kernel::cpu) fn leaves_idle() -> bool {
+    LEAVES_IDLE.get()
 }
 
 /// A copy for code that is called rarely. What is passed to it would else be written to memory by the code before, which has it in registers.
@@ -73,22 +62,28 @@ fn parts(n: i64) -> (i64, usize) {
     (size, (n / size) as usize + usize::from(n % size != 0))
 }
 
-/// Whether the launch has fewer programs than threads.
-#[inline(never)]
-pub(in crate::kernel::cpu) fn leaves_idle() -> bool {
-    LEAVES_IDLE.get()
+/// Calls `run(first, last)` for ranges of so many parts.
+fn in_ranges(count: usize, run: &(dyn Fn(usize, usize) + Sync)) {
+    if leaves_idle() { parallel(count, 1, run) } else { run(0, count) }
 }
 
-/// Calls `part` for the parts of a row of `n` elements.
+/// Calls `part` for each part of a row of `n` elements: which it is, where it begins and where it ends.
 #[inline(always)]
-fn for_each<L: Level>(n: i64, part: impl Fn([i64; 2])) {
+fn for_each<L: Level>(n: i64, part: impl Fn(usize, [i64; 2])) {
     let (size, count) = parts(n);
-    let part = Shared(part);
-    in_parts(count, &|first, last| {
-        let range = [first as i64 * size, Ord::min(last as i64 * size, n)];
+    // SAFETY: closures of kernels only read what they capture, and what is written of a part is its own.
+    let part = unsafe { Shared::new(&part) };
+    in_ranges(count, &|first, last| {
         with_features::<L>(
             #[inline(always)]
-            || part.get()(range),
+            || {
+                let mut i = first;
+                while i < last {
+                    let lo = i as i64 * size;
+                    part.get()(i, [lo, if n - lo < size { n } else { lo + size }]);
+                    i += 1;
+                }
+            },
         );
     });
 }
@@ -104,7 +99,7 @@ pub(in crate::kernel::cpu) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Va
     for_each::<L>(
         n,
         #[inline(always)]
-        |[lo, hi]| {
+        |_, [lo, hi]| {
             write_blocks::<L, T, A>(out, lanes, [lo, hi], [whole[0], Ord::min(whole[1], hi)]);
             if out.stream {
                 fence();
@@ -123,7 +118,7 @@ pub(in crate::kernel::cpu) fn materialize<L: Level, T: Any, A: Lanes<Cpu<L>, Ite
     for_each::<L>(
         n,
         #[inline(always)]
-        |range| to.write::<L, A>(lanes, range),
+        |_, range| to.write_blocks::<L, A>(lanes, range, 0),
     );
 }
 
@@ -136,26 +131,18 @@ pub(in crate::kernel::cpu) fn fold<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L
     f: &impl Fn(I, A::Item) -> I,
     combine: &impl Fn(I, I) -> I,
 ) -> I {
-    let (size, count) = parts(n);
+    let (_, count) = parts(n);
     let mut results = [MaybeUninit::<I>::uninit(); MOST];
-    let shared = Shared((lanes, init, f, combine, results.as_mut_ptr()));
-    in_parts(count, &|first, last| {
-        let (lanes, init, f, combine, results) = shared.get();
-        with_features::<L>(
-            #[inline(always)]
-            || {
-                let mut part = first;
-                while part < last {
-                    let lo = part as i64 * size;
-                    let hi = if n - lo < size { n } else { lo + size };
-                    let result = lanes::fold::<L, A, I>(*lanes, [lo, hi], *init, *f, *combine);
-                    // SAFETY: there are at most as many parts as results, and this one is taken once.
-                    unsafe { (*results.wrapping_add(part)).write(result) };
-                    part += 1;
-                }
-            },
-        );
-    });
+    let to = results.as_mut_ptr();
+    for_each::<L>(
+        n,
+        #[inline(always)]
+        |part, range| {
+            let result = lanes::fold::<L, A, I>(lanes, range, init, f, combine);
+            // SAFETY: there are at most as many parts as results.
+            unsafe { (*to.wrapping_add(part)).write(result) };
+        },
+    );
     let mut all = init;
     with_features::<L>(
         #[inline(always)]
