@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use super::isa::{BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
-use super::rows::split_reduction;
+use super::rows::split_reduction::{self, LONG_ROW, apart, leaves_idle, whole_blocks};
 use super::tensor::{narrow, scatter_block};
 use super::transpose::copy_words;
 use super::{At, Cpu, CpuTensor};
@@ -164,30 +164,20 @@ pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(o
     if !plain && n >= 4 * edge && Cpu::<L>::plain_out(out, edge, n - edge) && lanes.plain(edge, n - edge) {
         whole = [edge, n - edge];
     }
-    let lo = super::columns::store_strips::<L, T, A>(
+    let mut lo = super::columns::store_strips::<L, T, A>(
         lanes,
         n,
         plain,
         #[inline(always)]
         |at, v| Cpu::<L>::store_lanes(out, at, v),
     );
-    if const { split_reduction::splits::<L, A>() } && n >= split_reduction::LONG_ROW && split_reduction::leaves_idle() {
-        return split_reduction::write::<L, T, A>(split_reduction::apart(out), split_reduction::apart(lanes), n, whole);
+    if const { split_reduction::splits::<L, A>() } && plain && n >= LONG_ROW && leaves_idle() {
+        lo = whole_blocks(n);
+        split_reduction::write::<L, T, A>(apart(out), apart(lanes), lo);
     }
-    write_blocks::<L, T, A>(out, lanes, [lo, n], whole);
-}
-
-/// Writes the elements `lo..hi`, of whose blocks those within `whole` are plain.
-#[inline(always)]
-pub(super) fn write_blocks<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
-    out: CpuTensor<T, 1>,
-    lanes: A,
-    [lo, hi]: [i64; 2],
-    whole: [i64; 2],
-) {
     Cpu::<L>::blocks_of::<A>(
         lo,
-        hi,
+        n,
         whole,
         #[inline(always)]
         |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
@@ -204,7 +194,7 @@ const fn is_computed_as_is<T: Any>() -> bool {
 }
 
 #[inline(always)]
-fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+pub(super) fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
     out: CpuTensor<T, 1>,
     lanes: A,
     at: At,
@@ -227,38 +217,62 @@ pub(super) fn fold<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
     let mut acc = init.splat::<BLOCK>();
     let mut i = lo;
     if lanes.plain(lo, hi) {
-        while i + BLOCK as i64 <= hi {
-            if const { alternates::<L, I>() } {
-                let mut other = acc;
-                fold_block::<L, A, I>(&acc, &mut other, lanes, i, f);
-                i += BLOCK as i64;
-                if i + BLOCK as i64 > hi {
-                    acc = other;
-                    break;
-                }
-                fold_block::<L, A, I>(&other, &mut acc, lanes, i, f);
-            } else {
-                let block = lanes.block::<BLOCK>(At::whole(i, BLOCK));
-                let mut j = 0;
-                while j < BLOCK {
-                    let v = f(I::lane(&acc, j), lanes.lane(&block, j));
-                    I::set_lane(&mut acc, j, v);
-                    j += 1;
-                }
-            }
-            i += BLOCK as i64;
-        }
+        (acc, i) = fold_blocks::<L, A, I>(acc, lanes, [lo, hi], f);
         if const { matches!(A::REMAINDER, Remainder::Masked) } {
-            if i < hi {
-                fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, (hi - i) as usize, true), f);
-            }
-            return combined::<L, I, BLOCK>(acc, combine);
+            return fold_end::<L, A, I>(acc, lanes, [i, hi], f, combine);
         }
     }
     while i < hi {
         let w = if hi - i < BLOCK as i64 { (hi - i) as usize } else { BLOCK };
         fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, w, false), f);
         i += BLOCK as i64;
+    }
+    combined::<L, I, BLOCK>(acc, combine)
+}
+
+/// Accumulators with the whole blocks of `lo..hi`, which are plain, and where these end.
+#[inline(always)]
+pub(super) fn fold_blocks<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
+    mut acc: I::Array<BLOCK>,
+    lanes: A,
+    [lo, hi]: [i64; 2],
+    f: &impl Fn(I, A::Item) -> I,
+) -> (I::Array<BLOCK>, i64) {
+    let mut i = lo;
+    while i + BLOCK as i64 <= hi {
+        if const { alternates::<L, I>() } {
+            let mut other = acc;
+            fold_block::<L, A, I>(&acc, &mut other, lanes, i, f);
+            i += BLOCK as i64;
+            if i + BLOCK as i64 > hi {
+                return (other, i);
+            }
+            fold_block::<L, A, I>(&other, &mut acc, lanes, i, f);
+        } else {
+            let block = lanes.block::<BLOCK>(At::whole(i, BLOCK));
+            let mut j = 0;
+            while j < BLOCK {
+                let v = f(I::lane(&acc, j), lanes.lane(&block, j));
+                I::set_lane(&mut acc, j, v);
+                j += 1;
+            }
+        }
+        i += BLOCK as i64;
+    }
+    (acc, i)
+}
+
+/// What accumulators come to with the lanes `lo..hi`, which are plain and less than a block.
+#[inline(always)]
+pub(super) fn fold_end<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
+    mut acc: I::Array<BLOCK>,
+    lanes: A,
+    [lo, hi]: [i64; 2],
+    f: &impl Fn(I, A::Item) -> I,
+    combine: &impl Fn(I, I) -> I,
+) -> I {
+    if lo < hi {
+        fold_part::<L, A, I>(&mut acc, lanes, At::masked(lo, (hi - lo) as usize, true), f);
     }
     combined::<L, I, BLOCK>(acc, combine)
 }

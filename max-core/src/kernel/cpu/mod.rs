@@ -40,7 +40,7 @@ pub use launch::{run_elements, run_programs};
 pub(crate) use pack::operand_types::{LINE, has_matrix_unit};
 pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
 pub(in crate::kernel) use rows::split_reduction::{LONG_ROW, with_idle_threads};
-use rows::split_reduction::{apart, leaves_idle, splits};
+use rows::split_reduction::{apart, splits};
 use rows::{CachedRow, split_reduction};
 pub(super) use scratch::{OwnedScratch, report_out_of_memory, take_out_of_memory};
 pub use tensor::{At, CpuTensor};
@@ -435,7 +435,7 @@ impl<L: Level> Target for Cpu<L> {
         combine: impl Fn(I, I) -> I,
     ) -> I {
         let n = lanes.len().0;
-        if const { splits::<L, A>() } && n >= LONG_ROW {
+        if const { splits::<L, A>() } && n >= LONG_ROW && lanes.plain(0, n) {
             return split_reduction::fold::<L, A, I>(apart(lanes), n, init, &f, &combine);
         }
         lanes::fold::<L, A, I>(lanes, [0, n], init, &f, &combine)
@@ -541,12 +541,7 @@ impl<L: Level> Target for Cpu<L> {
     #[inline(always)]
     fn materialize<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {
         let cached = CachedRow::<T>::new(lanes.len().0);
-        let n = cached.items();
-        if const { splits::<L, A>() } && n >= LONG_ROW && leaves_idle() {
-            split_reduction::materialize::<L, T, A>(cached, apart(lanes), n);
-        } else {
-            cached.write::<L, A>(lanes);
-        }
+        cached.write::<L, A>(lanes);
         cached
     }
     #[inline(always)]

@@ -5,6 +5,7 @@
 use crate::kernel::cpu::columns::store_strips;
 use crate::kernel::cpu::isa::{BLOCK, Level, TAIL, load_part};
 use crate::kernel::cpu::lanes::values;
+use crate::kernel::cpu::rows::split_reduction::{self, LONG_ROW, apart, leaves_idle, splits, whole_blocks};
 use crate::kernel::cpu::transpose::prefetch_far;
 use crate::kernel::cpu::{At, Cpu, scratch};
 use crate::kernel::lang::{Any, Lanes, Sealed, Val};
@@ -36,12 +37,6 @@ impl<T: Any> CachedRow<T> {
         }
     }
 
-    /// How many items there are, or is room for.
-    #[inline(always)]
-    pub(in crate::kernel::cpu) fn items(self) -> i64 {
-        self.n
-    }
-
     /// Writes all items.
     #[inline(always)]
     pub(in crate::kernel::cpu) fn write<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(self, lanes: A) {
@@ -49,28 +44,22 @@ impl<T: Any> CachedRow<T> {
         // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the
         // other.
         let behind = if n.saturating_mul(A::BYTES as i64) <= PREFETCH_ROW_BYTES { lanes.behind() } else { 0 };
-        let lo = store_strips::<L, T, A>(
+        let plain = lanes.plain(0, n);
+        let mut lo = store_strips::<L, T, A>(
             lanes,
             n,
-            lanes.plain(0, n),
+            plain,
             #[inline(always)]
             |at, v| self.store(at, v),
         );
-        self.write_blocks::<L, A>(lanes, [lo, n], behind);
-    }
-
-    /// Writes the items `lo..hi`, and prefetches as many from the address `behind` on, if it is not 0.
-    #[inline(always)]
-    pub(in crate::kernel::cpu) fn write_blocks<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
-        self,
-        lanes: A,
-        [lo, hi]: [i64; 2],
-        behind: usize,
-    ) {
+        if const { splits::<L, A>() } && plain && n >= LONG_ROW && leaves_idle() {
+            lo = whole_blocks(n);
+            split_reduction::materialize::<L, T, A>(self, apart(lanes), lo);
+        }
         Cpu::<L>::blocks_of::<A>(
             lo,
-            hi,
-            Cpu::<L>::whole(lo, hi, lanes.plain(lo, hi)),
+            n,
+            Cpu::<L>::whole(lo, n, plain),
             #[inline(always)]
             |at| {
                 self.store(at, &values::<L, T, A, BLOCK>(lanes, at));
@@ -88,7 +77,7 @@ impl<T: Any> CachedRow<T> {
 
     /// Writes the block at `at`; past the end there is room for the lanes that are none.
     #[inline(always)]
-    fn store<const N: usize>(self, at: At, block: &[T::Compute; N]) {
+    pub(in crate::kernel::cpu) fn store<const N: usize>(self, at: At, block: &[T::Compute; N]) {
         // SAFETY: `at.i` is below `n`, and the room is for a block more; it is aligned, and the program's own until it
         // ends.
         unsafe { self.ptr.offset(at.i as isize).cast::<[T::Compute; N]>().write_unaligned(*block) };

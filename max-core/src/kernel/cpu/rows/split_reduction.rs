@@ -7,9 +7,9 @@ use std::mem::MaybeUninit;
 
 use super::CachedRow;
 use crate::kernel::cpu::isa::{BLOCK, Level, with_features};
-use crate::kernel::cpu::lanes::{self, write_blocks};
+use crate::kernel::cpu::lanes;
 use crate::kernel::cpu::transpose::fence;
-use crate::kernel::cpu::{Cpu, CpuTensor};
+use crate::kernel::cpu::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Remainder, Val};
 use crate::kernel::threads::{Shared, parallel};
 
@@ -62,9 +62,21 @@ fn parts(n: i64) -> (i64, usize) {
     (size, (n / size) as usize + usize::from(n % size != 0))
 }
 
-/// Calls `run(first, last)` for ranges of so many parts.
+/// Calls `run(first, last)` for ranges of so many parts. What they stored past the caches is there when all are done.
 fn in_ranges(count: usize, run: &(dyn Fn(usize, usize) + Sync)) {
-    if leaves_idle() { parallel(count, 1, run) } else { run(0, count) }
+    if !leaves_idle() {
+        return run(0, count);
+    }
+    parallel(count, 1, &|first, last| {
+        run(first, last);
+        fence();
+    });
+}
+
+/// The elements of a row of `n` that are whole blocks. Parts have no others, so that what takes what is left is compiled once.
+#[inline(always)]
+pub(in crate::kernel::cpu) fn whole_blocks(n: i64) -> i64 {
+    n / BLOCK as i64 * BLOCK as i64
 }
 
 /// Calls `part` for each part of a row of `n` elements: which it is, where it begins and where it ends.
@@ -88,41 +100,50 @@ fn for_each<L: Level>(n: i64, part: impl Fn(usize, [i64; 2])) {
     });
 }
 
-/// Writes the `n` elements of an output's part, of whose blocks those within `whole` are plain.
-#[inline(never)]
-pub(in crate::kernel::cpu) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
-    out: CpuTensor<T, 1>,
-    lanes: A,
-    n: i64,
-    whole: [i64; 2],
-) {
+/// Calls `block` for each block of the first `n` elements of a row, which are whole blocks.
+#[inline(always)]
+fn for_each_block<L: Level>(n: i64, block: impl Fn(At)) {
     for_each::<L>(
         n,
         #[inline(always)]
-        |_, [lo, hi]| {
-            write_blocks::<L, T, A>(out, lanes, [lo, hi], [whole[0], Ord::min(whole[1], hi)]);
-            if out.stream {
-                fence();
+        |_, [mut i, hi]| {
+            while i < hi {
+                block(At::whole(i, BLOCK));
+                i += BLOCK as i64;
             }
         },
     );
 }
 
-/// Materializes a row of `n` elements.
+/// Writes the first `n` elements of an output's part, which are whole blocks and plain.
+#[inline(never)]
+pub(in crate::kernel::cpu) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+    out: CpuTensor<T, 1>,
+    lanes: A,
+    n: i64,
+) {
+    for_each_block::<L>(
+        n,
+        #[inline(always)]
+        |at| lanes::write_block::<L, T, A, BLOCK>(out, lanes, at),
+    );
+}
+
+/// Materializes the first `n` elements of a row, which are whole blocks and plain.
 #[inline(never)]
 pub(in crate::kernel::cpu) fn materialize<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
     to: CachedRow<T>,
     lanes: A,
     n: i64,
 ) {
-    for_each::<L>(
+    for_each_block::<L>(
         n,
         #[inline(always)]
-        |_, range| to.write_blocks::<L, A>(lanes, range, 0),
+        |at| to.store(at, &lanes::values::<L, T, A, BLOCK>(lanes, at)),
     );
 }
 
-/// Reduces `n` lanes, which are long.
+/// Reduces `n` lanes, which are long and plain.
 #[inline(never)]
 pub(in crate::kernel::cpu) fn fold<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
     lanes: A,
@@ -131,30 +152,39 @@ pub(in crate::kernel::cpu) fn fold<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L
     f: &impl Fn(I, A::Item) -> I,
     combine: &impl Fn(I, I) -> I,
 ) -> I {
-    let (_, count) = parts(n);
-    let mut results = [MaybeUninit::<I>::uninit(); MOST];
+    let whole = whole_blocks(n);
+    let (_, count) = parts(whole);
+    let mut results = [const { MaybeUninit::<I::Array<BLOCK>>::uninit() }; MOST];
     let to = results.as_mut_ptr();
     for_each::<L>(
-        n,
+        whole,
         #[inline(always)]
         |part, range| {
-            let result = lanes::fold::<L, A, I>(lanes, range, init, f, combine);
+            let (acc, _) = lanes::fold_blocks::<L, A, I>(init.splat(), lanes, range, f);
             // SAFETY: there are at most as many parts as results.
-            unsafe { (*to.wrapping_add(part)).write(result) };
+            unsafe { (*to.wrapping_add(part)).write(acc) };
         },
     );
-    let mut all = init;
+    let mut result = init;
     with_features::<L>(
         #[inline(always)]
         || {
-            let mut part = 0;
+            // SAFETY: there is at least one part, and all were taken.
+            let mut all = unsafe { results[0].assume_init() };
+            let mut part = 1;
             while part < count {
-                // SAFETY: all parts were taken.
-                let result = unsafe { results[part].assume_init() };
-                all = if part == 0 { result } else { combine(all, result) };
+                // SAFETY: see above.
+                let next = unsafe { results[part].assume_init() };
+                let mut j = 0;
+                while j < BLOCK {
+                    let lane = combine(I::lane(&all, j), I::lane(&next, j));
+                    I::set_lane(&mut all, j, lane);
+                    j += 1;
+                }
                 part += 1;
             }
+            result = lanes::fold_end::<L, A, I>(all, lanes, [whole, n], f, combine);
         },
     );
-    all
+    result
 }
