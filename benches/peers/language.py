@@ -39,13 +39,13 @@ def random_tokens(count, vocab):
 class Llama:
     """A model in llama.cpp."""
 
-    def __init__(self, path, threads, all_logits=False):
+    def __init__(self, path, threads, context, all_logits=False):
         import llama_cpp
         import numpy
 
         self.cpp, self.numpy = llama_cpp, numpy
         self.model = llama_cpp.Llama(
-            path, n_ctx=1024, n_threads=threads, n_threads_batch=threads, n_batch=512, verbose=False, logits_all=all_logits
+            path, n_ctx=context, n_threads=threads, n_threads_batch=threads, n_batch=512, verbose=False, logits_all=all_logits
         )
         self.vocab = self.model.n_vocab()
 
@@ -65,7 +65,7 @@ class Llama:
 class Transformers:
     """A model in transformers."""
 
-    def __init__(self, path, threads):
+    def __init__(self, path, threads, context):
         import torch
         import transformers
 
@@ -183,7 +183,7 @@ def perplexity(args):
             ids = ",".join(map(str, tokens))
             output([args.max[0], "logits", "--model", path, "--ids", ids, "--out", file, "--threads", args.threads])
             ours = perplexity_of(read_logits(file), tokens)
-        llama = Llama(path, args.threads, all_logits=True)
+        llama = Llama(path, args.threads, len(tokens), all_logits=True)
         llama.model.eval(tokens)
         theirs = perplexity_of(llama.model.scores[: len(tokens)], tokens)
         print(f"| {os.path.basename(path)} | {theirs:.3f} | {ours:.3f} | {ours / theirs:.5f} |")
@@ -193,7 +193,7 @@ def sample(args):
     """Runs in llama.cpp's interpreter."""
     import numpy
 
-    llama, draw = Llama(args.models[0], args.threads), numpy.random.default_rng(0)
+    llama, draw = Llama(args.models[0], args.threads, args.count), numpy.random.default_rng(0)
     tokens = [3, 14, 15, 92]
     logits = llama.logits(tokens)
     while len(tokens) < args.count:
@@ -223,7 +223,8 @@ def main():
     args.threads = 1 if args.cpu else args.threads
     args.python = dict(peer.split("=", 1) for peer in args.python)
     if args.what == "time":
-        model = (Llama if args.peer == "llama" else Transformers)(args.models[0], args.threads)
+        context = args.prompt + args.new + 2
+        model = (Llama if args.peer == "llama" else Transformers)(args.models[0], args.threads, context)
         print(json.dumps(time_peer(model, args.prompt, args.new, time.process_time if args.cpu else time.perf_counter)))
     else:
         {"speed": speed, "perplexity": perplexity, "sample": sample}[args.what](args)

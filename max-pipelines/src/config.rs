@@ -75,6 +75,9 @@ settings! {
     /// What weights are converted to and computed in: `float32`, `float16` or `bfloat16`. `None`: as the file has them, with
     /// quantized weights as `float32`.
     dtype: Option<DType> = None,
+    /// What the cache holds keys and values as: `float32`, `float16` or `bfloat16`. `None`: as they are computed. Halves take half of the
+    /// memory, and of the time to read it; queries and weights of keys are then halves, too.
+    cache_dtype: Option<DType> = None,
     /// The longest sequence, prompt included; `None` for what the model was made for.
     max_length: Option<usize> = None,
     /// How many sequences are computed together.

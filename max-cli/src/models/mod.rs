@@ -41,6 +41,9 @@ pub struct ModelArgs {
     /// Compute in this dtype instead of the weights' own: float32, float16 or bfloat16
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<DType>,
+    /// Hold keys and values in this dtype instead of the activations' own: float32, float16 or bfloat16
+    #[arg(long, value_name = "DTYPE")]
+    cache_dtype: Option<DType>,
     /// The longest sequence, prompt included
     #[arg(long, value_name = "TOKENS")]
     max_length: Option<usize>,
@@ -70,6 +73,7 @@ impl ModelArgs {
             .flag_if("revision", self.revision.clone())
             .flag_if("download", self.download.then_some(true))
             .flag_if("dtype", self.dtype.map(|dtype| dtype.to_string()))
+            .flag_if("cache_dtype", self.cache_dtype.map(|dtype| dtype.to_string()))
             .flag_if("max_length", self.max_length)
             .flag_if("check_numerics", self.check_numerics.then_some(true))
             .flag_if("num_threads", self.threads))

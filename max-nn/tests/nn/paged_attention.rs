@@ -128,8 +128,12 @@ fn attention(
 }
 
 pub fn near(found: &[f32], expected: &[f64]) {
+    within(2e-6, found, expected);
+}
+
+fn within(bound: f64, found: &[f32], expected: &[f64]) {
     let difference = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
-    assert!(found.len() == expected.len() && difference < 2e-6, "{difference}, {} of {}", found.len(), expected.len());
+    assert!(found.len() == expected.len() && difference < bound, "{difference}, {} of {}", found.len(), expected.len());
 }
 
 #[test]
@@ -237,16 +241,19 @@ fn a_layer_without_rotary_embeddings_is_as_defined() -> Outcome {
         near(&layer.forward(&Tensor::from_slice(&x, [NEW, HIDDEN])?)?.to_vec::<f32>()?, &expected);
         // In steps over a cache, beside another sequence; what sees the tokens behind it needs them all at once.
         let first = if mask_variant == MhaMaskVariant::Null { NEW } else { 6 };
-        let mut batch = Batch::new(4, DType::F32)?;
-        for (from, to) in [(0, first), (first, NEW)] {
-            let part = [&x[from * HIDDEN..to * HIDDEN], &x[..2 * HIDDEN]].concat();
-            let shape = [to - from + 2, HIDDEN];
-            let found = batch.run(&[(from, to - from), (0, 2)], &[(&shape, &part)], |x, cache| {
-                let angles = RotaryFrequencies::new(SIZE, 100.0)?.angles(&Tensor::constant([0i64])?, 1)?;
-                let step = AttentionStep { angles: &angles, cache: Some(cache), window: None, mask: None, layer: 1 };
-                Ok(vec![layer.attend(&x[0], step)?])
-            })?;
-            near(&found[0][..(to - from) * HIDDEN], &expected[from * HIDDEN..to * HIDDEN]);
+        for (dtype, bound) in [(DType::F32, 2e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2)] {
+            let mut batch = Batch::new(4, dtype)?;
+            for (from, to) in [(0, first), (first, NEW)] {
+                let part = [&x[from * HIDDEN..to * HIDDEN], &x[..2 * HIDDEN]].concat();
+                let shape = [to - from + 2, HIDDEN];
+                let found = batch.run(&[(from, to - from), (0, 2)], &[(&shape, &part)], |x, cache| {
+                    let angles = RotaryFrequencies::new(SIZE, 100.0)?.angles(&Tensor::constant([0i64])?, 1)?;
+                    let step =
+                        AttentionStep { angles: &angles, cache: Some(cache), window: None, mask: None, layer: 1 };
+                    Ok(vec![layer.attend(&x[0], step)?])
+                })?;
+                within(bound, &found[0][..(to - from) * HIDDEN], &expected[from * HIDDEN..to * HIDDEN]);
+            }
         }
         let wqkv = layer.wqkv()?;
         assert_eq!(wqkv.shape().to_string(), format!("[{}, {HIDDEN}]", (HEADS + 2 * KEY_HEADS) * SIZE));

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use max::nn::kv_cache::{KvCacheMetrics, KvCacheParams, PagedKvCacheInputs};
 use max_core::driver::{Device, DeviceRef, Tensor};
+use max_core::dtype::DType;
 use max_core::engine::{InferenceSession, Input, Model};
 
 use super::cache::{Cache, SharedCache};
@@ -29,6 +30,9 @@ use crate::tokenizer::{TextStream, TextTokenizer};
 
 /// The longest sequence of a model that does not say it.
 const DEFAULT_LENGTH: usize = 2048;
+
+/// The dtypes that attention over a cache is compiled for.
+const CACHE_DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// How long steps took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -95,6 +99,10 @@ impl TextGenerationPipeline {
         if config.kv_cache.kv_cache_page_size == 0 {
             return fail("kv_cache_page_size", 0, "1 or more");
         }
+        if let Some(dtype) = config.cache_dtype.filter(|dtype| !CACHE_DTYPES.contains(dtype)) {
+            let (value, expected) = (dtype.to_string(), "float32, float16 or bfloat16");
+            return Err(PipelineError::Argument { argument: "cache_dtype", value, expected });
+        }
         if config.prefill_chunk_size == 0 {
             return fail("prefill_chunk_size", 0, "1 or more");
         }
@@ -122,6 +130,7 @@ impl TextGenerationPipeline {
         let (mut layers, vocab_size) = (model.kv_params(), model.vocab_size());
         let supported = model.prefix_caching_supported();
         for layer in &mut layers {
+            layer.dtype = config.cache_dtype.unwrap_or(layer.dtype);
             layer.page_size = config.kv_cache.kv_cache_page_size;
             layer.enable_prefix_caching &= supported && config.kv_cache.enable_prefix_caching;
         }

@@ -73,6 +73,29 @@ fn half_precision_is_near() {
 }
 
 #[test]
+fn caches_of_another_dtype_are_near() {
+    for (name, activations, cache, bound) in [
+        ("llama", None, DType::F16, 2e-3),
+        ("llama", None, DType::BF16, 2e-2),
+        ("gemma3", None, DType::F16, 2e-3),
+        ("deepseek_v2", None, DType::F16, 2e-3),
+        ("llama", Some(DType::BF16), DType::F32, 5e-2),
+    ] {
+        let model = Expected::new(name);
+        let same = PipelineConfig { dtype: activations, ..model.config() };
+        let same = TextGenerationPipeline::new(&same).unwrap();
+        let config = PipelineConfig { dtype: activations, cache_dtype: Some(cache), ..model.config() };
+        let pipeline = TextGenerationPipeline::new(&config).unwrap();
+        let bytes =
+            if cache == DType::F32 { same.cache_bytes_per_token() * 2 } else { same.cache_bytes_per_token() / 2 };
+        assert_eq!(pipeline.cache_bytes_per_token(), bytes, "{name}, {cache}");
+        let logits = pipeline.logits(&model.ids()).unwrap().to_vec::<f32>().unwrap();
+        let difference = difference(&logits, &model.rows("logits"));
+        assert!(difference > 0.0 && difference < bound, "{name}, {cache}: {difference}");
+    }
+}
+
+#[test]
 fn a_latent_and_a_rotated_key_are_all_that_a_token_keeps() {
     let model = Expected::new("deepseek_v3");
     let info = info(model.path(), &PipelineRegistry::new()).unwrap();

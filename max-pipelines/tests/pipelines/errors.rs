@@ -1,6 +1,7 @@
 //! What users do wrong is said, with the file and what to do.
 
 use max_core::driver::Tensor;
+use max_core::dtype::DType;
 use max_pipelines::{
     EmbeddingsPipeline, GenerationStatus, LLM, PipelineConfig, SamplingParams, TextGenerationPipeline,
 };
@@ -60,7 +61,11 @@ fn configurations_that_make_no_sense() {
         (PipelineConfig { max_batch_size: 0, ..model.config() }, "max_batch_size: 0"),
         (PipelineConfig { prefill_chunk_size: 0, ..model.config() }, "prefill_chunk_size: 0"),
         (PipelineConfig { max_length: Some(4096), ..model.config() }, "max_length: 4096"),
-        (PipelineConfig { dtype: Some(max_core::dtype::DType::I8), ..model.config() }, "float32, float16 or bfloat16"),
+        (PipelineConfig { dtype: Some(DType::I8), ..model.config() }, "float32, float16 or bfloat16"),
+        (
+            PipelineConfig { cache_dtype: Some(DType::F64), ..model.config() },
+            "cache_dtype: float64 is not float32, float16 or bfloat16",
+        ),
     ] {
         let error = TextGenerationPipeline::new(&config).err().unwrap().to_string();
         assert!(error.contains(message), "{error}");

@@ -83,6 +83,15 @@ impl PagedKvCacheValues {
         }
     }
 
+    /// The dtype of a layer's keys and values, which may be another than activations have.
+    ///
+    /// # Errors
+    /// When there is no such layer.
+    #[track_caller]
+    pub fn dtype(&self, layer: usize) -> Result<DType> {
+        Ok(self.layer(layer)?[0].dtype())
+    }
+
     /// The length of each new token's sequence.
     pub fn lengths_of_tokens(&self) -> Tensor {
         (&self.token_lengths).into()

@@ -4,6 +4,7 @@ use max_core::dtype::DType;
 use max_core::graph::Dim;
 use max_core::graph::ops::AttentionOptions;
 
+use super::attention_impl::as_cached;
 use super::{AttentionImpl, AttentionStep};
 use crate::Result;
 use crate::functional as f;
@@ -112,8 +113,10 @@ impl AttentionImpl for AttentionWithRope {
         if let Some(cache) = step.cache {
             let mask_variant = step.window.map_or(MhaMaskVariant::Causal, MhaMaskVariant::SlidingWindowCausal);
             let options = RaggedAttentionOptions { mask_variant, scale: Some(self.scale), ..Default::default() };
+            let [q, k, v] = as_cached(cache, step.layer, [q, k, v])?;
             let q = fused_qk_ragged_rope(cache, step.layer, [&q, &k, &v], step.angles)?;
-            return self.o_proj.call(&flash_attention_ragged(cache, step.layer, &q, options)?);
+            let y = flash_attention_ragged(cache, step.layer, &q, options)?;
+            return self.o_proj.call(&f::cast(y, x.dtype())?);
         }
         let [q, k, v] = [step.angles.apply(&q)?, step.angles.apply(&k)?, v];
         let by_head = |x: &Tensor| f::transpose(x, 0, 1);

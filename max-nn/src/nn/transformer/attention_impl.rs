@@ -3,6 +3,7 @@
 use max_core::dtype::DType;
 
 use crate::Result;
+use crate::functional as f;
 use crate::nn::kv_cache::{KvCacheParams, PagedKvCacheValues};
 use crate::nn::rope::RotaryAngles;
 use crate::nn::{Field, Module};
@@ -30,10 +31,26 @@ pub trait AttentionImpl: Module + Field + 'static {
     /// What a token leaves in the cache of a layer, in `dtype`.
     fn kv_params(&self, dtype: DType) -> KvCacheParams;
 
-    /// What `x`, `[tokens, hidden]`, becomes: the same shape.
+    /// What `x`, `[tokens, hidden]`, becomes: the same shape and dtype. The cache may have another dtype
+    /// ([`PagedKvCacheValues::dtype`]), to which queries, keys and values are then converted.
     ///
     /// # Errors
     /// When dtype or shape of `x` do not fit, or the cache has no such layer.
     #[track_caller]
     fn attend(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor>;
+}
+
+/// Queries, keys and values in the dtype of a layer of the cache.
+#[track_caller]
+pub(super) fn as_cached<const N: usize>(
+    cache: &PagedKvCacheValues,
+    layer: usize,
+    heads: [Tensor; N],
+) -> Result<[Tensor; N]> {
+    let dtype = cache.dtype(layer)?;
+    let mut cached = heads;
+    for x in &mut cached {
+        *x = f::cast(&*x, dtype)?;
+    }
+    Ok(cached)
 }

@@ -4,6 +4,7 @@ use max_core::dtype::DType;
 use max_core::graph::ops::AttentionOptions;
 use max_core::graph::{Dim, DimSlice, GraphError, Shape};
 
+use super::attention_impl::as_cached;
 use super::{AttentionImpl, AttentionStep};
 use crate::Result;
 use crate::functional as f;
@@ -198,9 +199,11 @@ impl AttentionImpl for LatentAttentionWithRope {
         let y = match step.cache {
             Some(cache) => {
                 let mask = step.window.map_or(MhaMaskVariant::Causal, MhaMaskVariant::SlidingWindowCausal);
+                let [q, keys] = as_cached(cache, step.layer, [q, keys])?;
                 kv_cache_ragged_store(cache, step.layer, KeysOrValues::Keys, &keys)?;
                 let rope = self.dims.qk_rope_head_dim;
-                turned(&flare_mla_decode_ragged(cache, step.layer, &q, mask, self.scale, rope)?)?
+                let y = flare_mla_decode_ragged(cache, step.layer, &q, mask, self.scale, rope)?;
+                turned(&f::cast(y, x.dtype())?)?
             }
             None => {
                 let options = AttentionOptions { scale: Some(self.scale), causal: true, queries_last: true };

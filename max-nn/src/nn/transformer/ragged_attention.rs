@@ -3,6 +3,7 @@
 use max_core::dtype::DType;
 use max_core::graph::GraphError;
 
+use super::attention_impl::as_cached;
 use super::{AttentionImpl, AttentionStep};
 use crate::Result;
 use crate::functional as f;
@@ -158,10 +159,11 @@ impl AttentionImpl for RaggedAttention {
     fn attend(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor> {
         let mask_variant = step.window.map_or(self.mask_variant, MhaMaskVariant::SlidingWindowCausal);
         let Some(cache) = step.cache else { return self.alone(x, mask_variant) };
-        let [q, k, v] = self.heads(x)?;
+        let [q, k, v] = as_cached(cache, step.layer, self.heads(x)?)?;
         kv_cache_ragged_store(cache, step.layer, KeysOrValues::Keys, &k)?;
         kv_cache_ragged_store(cache, step.layer, KeysOrValues::Values, &v)?;
         let options = RaggedAttentionOptions { mask_variant, scale: Some(self.scale), ..Default::default() };
-        self.o_proj.call(&flash_attention_ragged(cache, step.layer, &q, options)?)
+        let y = flash_attention_ragged(cache, step.layer, &q, options)?;
+        self.o_proj.call(&f::cast(y, x.dtype())?)
     }
 }
