@@ -5,6 +5,7 @@ mod compile;
 mod hooks;
 mod print;
 mod state;
+mod subgraph;
 
 pub use activations::{Difference, compare_activations, record_activations};
 pub use compile::{Forward, compile};
@@ -17,10 +18,11 @@ use max_core::driver::DeviceRef;
 use max_core::dtype::DType;
 use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{SafetensorWeights, WeightsRegistry};
+use max_core::graph::{Graph, IntoTypes};
 use std::path::Path;
 
 use crate::Result;
-use crate::tensor::Tensor;
+use crate::tensor::{Tensor, Tensors};
 
 /// A component of a model: parameters, buffers and other modules, by the names of its fields, as in PyTorch.
 ///
@@ -451,6 +453,48 @@ pub trait ModuleExt: Module {
             }
         });
         Ok(())
+    }
+
+    /// A subgraph of `graph` with what `forward` computes of inputs of these types, for [`ops::call`]: a layer that is traced once, and called
+    /// for each layer of a model. Parameters and buffers are its weights, by their names: those that begin with `weight_prefix` without
+    /// it, so that the call's own prefix takes its place. The module is as it was when this returns.
+    ///
+    /// ```
+    /// # extern crate max_nn as max;
+    /// # max_kernels::link();
+    /// use max::{driver::{self, DeviceRef}, dtype::DType, engine::InferenceSession, graph::{Graph, TensorType, ops}};
+    /// use max::nn::{Forward, Linear, ModuleExt, Sequential};
+    ///
+    /// let model = Sequential::new().then(Linear::new(4, 4)?).then(Linear::new(4, 4)?);
+    /// let ty = TensorType::new(DType::F32, ("batch", 4), DeviceRef::CPU);
+    /// let graph = Graph::new("model", [&ty]);
+    /// let mut layer = Linear::new(4, 4)?;
+    /// let layer = layer.build_subgraph(&graph, "layer", [&ty], "", |layer, x| layer.forward(&x[0]))?;
+    /// let first = ops::call(&layer, &graph.inputs()[0], "0.")?;
+    /// graph.output(ops::call(&layer, &first[0], "1.")?)?;
+    /// let called = InferenceSession::new().load_with_weights(&graph, &model.state_dict())?;
+    /// let x = driver::Tensor::full(0.5f32, [2, 4])?;
+    /// assert_eq!(called.execute(&x)?[0].to_vec::<f32>()?, model.forward(&(&x).into())?.to_vec::<f32>()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`ops::call`]: max_core::graph::ops::call
+    ///
+    /// # Errors
+    /// Those of `forward`; when a shape of a parameter is not static; as [`Graph::add_subgraph`].
+    #[track_caller]
+    fn build_subgraph<T: Tensors>(
+        &mut self,
+        graph: &Graph,
+        name: &str,
+        input_types: impl IntoTypes,
+        weight_prefix: &str,
+        forward: impl FnOnce(&Self, &[Tensor]) -> Result<T>,
+    ) -> Result<Graph>
+    where
+        Self: Sized,
+    {
+        subgraph::build(self, graph, name, input_types, weight_prefix, forward)
     }
 
     /// The tree of parts with their plain fields, and with the numbers of parameters and bytes, to be printed.

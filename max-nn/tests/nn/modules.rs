@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
-use max::driver;
+use max::driver::{self, DeviceRef};
 use max::dtype::DType;
+use max::engine::InferenceSession;
 use max::functional as F;
+use max::graph::{Graph, TensorType, ops};
 use max::nn::{
     Field, Forward, LayerList, LayerNorm, Linear, Mode, Module, ModuleExt, RmsNorm, Sequential, StateDict,
     add_layer_hook, clear_hooks,
@@ -230,5 +232,38 @@ fn activations_are_recorded_by_name_and_compared() -> Result<(), max::Error> {
     assert!(caught.is_err());
     let (_, again) = run(&x)?;
     assert_eq!(again.len(), first.len());
+    Ok(())
+}
+
+#[test]
+fn a_subgraph_has_its_weights_by_name_and_leaves_the_module_as_it_was() -> Result<(), Box<dyn std::error::Error>> {
+    let model = Sequential::new().then(Linear::new(3, 3)?).then(LayerNorm::new(3)?);
+    let mut part = Sequential::new().then(Linear::new(3, 3)?).then(LayerNorm::new(3)?);
+    let before = part.forward(&Tensor::ones([1, 3])?)?.to_vec::<f32>()?;
+    let ty = TensorType::new(DType::F32, ("batch", 3), DeviceRef::CPU);
+    let graph = Graph::new("model", [&ty]);
+    // Names with the prefix lose it, and all get that of the call.
+    let layer = part.build_subgraph(&graph, "layer", [&ty], "0.", |part, x| part.forward(&x[0]))?;
+    graph.output(ops::call(&layer, &graph.inputs()[0], "first.")?)?;
+    let state = model.state_dict();
+    let renamed =
+        state.iter().map(|(name, tensor)| (format!("first.{}", name.trim_start_matches("0.")), tensor.clone()));
+    let renamed = StateDict::from(renamed.collect::<Vec<_>>());
+    let names: Vec<&str> = renamed.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["first.weight", "first.bias", "first.1.weight", "first.1.bias"]);
+    let called = InferenceSession::new().load_with_weights(&graph, &renamed)?;
+    let x = driver::Tensor::from_slice(&[0.5f32, -1.0, 2.0, 3.0, 0.25, 1.0], [2, 3])?;
+    assert_eq!(called.execute(&x)?[0].to_vec::<f32>()?, model.forward(&(&x).into())?.to_vec::<f32>()?);
+    // Also where the layer fails, or panics.
+    let wide = TensorType::new(DType::F32, ("batch", 4), DeviceRef::CPU);
+    let error = part.build_subgraph(&graph, "layer", [&wide], "", |part, x| part.forward(&x[0])).err().unwrap();
+    assert!(error.to_string().contains("float32[batch, 4]"), "{error}");
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        part.build_subgraph(&graph, "layer", [&ty], "", |_, x| {
+            if x.len() == 1 { panic!("no layer") } else { Ok(x[0].clone()) }
+        })
+    }));
+    assert!(panics.is_err());
+    assert_eq!(part.forward(&Tensor::ones([1, 3])?)?.to_vec::<f32>()?, before);
     Ok(())
 }

@@ -67,7 +67,7 @@ fn in_ranges(count: usize, run: &(dyn Fn(usize, usize) + Sync)) {
     if !leaves_idle() {
         return run(0, count);
     }
-    parallel(count, 1, &|first, last| {
+    parallel(count, 1, |first, last| {
         run(first, last);
         fence();
     });
