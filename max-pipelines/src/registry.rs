@@ -331,3 +331,32 @@ impl Default for PipelineRegistry {
         PipelineRegistry::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use max::nn::ModuleExt;
+
+    use super::*;
+
+    #[test]
+    fn rounding_does_not_choose_experts() {
+        max_kernels::link();
+        for name in ["mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3"] {
+            let file = format!("{}/tests/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
+            let golden: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+            let config = HuggingFaceConfig::parse(&file, &golden["config"].to_string()).unwrap();
+            let registry = PipelineRegistry::new();
+            let architecture = registry.retrieve_architecture(&config).unwrap();
+            let PipelineModel::Text(model) = architecture.module(&config, DType::BF16).unwrap() else {
+                panic!("{name} is for text");
+            };
+            let mut gates = 0;
+            for (parameter, tensor) in model.state_dict() {
+                let chooses = parameter.ends_with(".gate.weight") || parameter.ends_with(".e_score_correction_bias");
+                assert_eq!(tensor.dtype(), if chooses { DType::F32 } else { DType::BF16 }, "{name}: {parameter}");
+                gates += usize::from(chooses);
+            }
+            assert!(gates > 0, "{name}");
+        }
+    }
+}

@@ -3,10 +3,12 @@
 use max::nn::rope::RotaryFrequencies;
 use max::nn::transformer::{AttentionImpl, AttentionWithRope, Transformer, TransformerBlock};
 use max::nn::{Activation, Embedding, Forward, Linear, Mlp, RmsNorm};
+use max::tensor::default_dtype;
+use max_core::dtype::DType;
 
 use super::rope::rotary_frequencies;
 use crate::error::Result;
-use crate::model::HuggingFaceConfig;
+use crate::model::{HuggingFaceConfig, WeightPart};
 
 /// The values of a decoder's configuration, by the names that Llama's has, and the layers that they say. An architecture changes
 /// what is different in its models.
@@ -207,6 +209,16 @@ pub(super) fn linear(from: usize, to: usize, bias: bool) -> Result<Linear> {
     Ok(if bias { layer } else { layer.without_bias() })
 }
 
+/// The layer that scores experts. Rounding must not choose these, so that it is `float32`: see [`part_of`].
+pub(super) fn gate(from: usize, experts: usize) -> Result<Linear> {
+    default_dtype(DType::F32, || linear(from, experts, false))
+}
+
+/// The part of a file's tensor that a weight of a [`Transformer`] is.
+pub(super) fn part_of(name: &str) -> WeightPart {
+    if name.ends_with(".mlp.gate.weight") { WeightPart::whole().dtype(DType::F32) } else { WeightPart::whole() }
+}
+
 /// The activation that a configuration names.
 pub(super) fn activation(config: &HuggingFaceConfig) -> Result<Activation> {
     let key = if config.get("hidden_activation").is_some() { "hidden_activation" } else { "hidden_act" };
@@ -227,14 +239,15 @@ pub(crate) fn llama_name(config: &HuggingFaceConfig, name: &str) -> Result<Optio
     Ok((!left_out).then(|| name.strip_prefix("model.").unwrap_or(name).to_owned()))
 }
 
-/// [`llama_name`], with parts of it replaced.
+/// [`llama_name`], with parts of it replaced, and [`part_of`].
 pub(super) fn renamed(
     replacements: &'static [(&str, &str)],
-) -> impl Fn(&HuggingFaceConfig, &str) -> Result<Vec<(String, crate::WeightPart)>> + Send + Sync + 'static {
+) -> impl Fn(&HuggingFaceConfig, &str) -> Result<Vec<(String, WeightPart)>> + Send + Sync + 'static {
     move |config, name| {
         let Some(name) = llama_name(config, name)? else { return Ok(Vec::new()) };
         let found = replacements.iter().find(|(from, _)| name.contains(from));
         let name = found.map_or(name.clone(), |(from, to)| name.replace(from, to));
-        Ok(vec![(name, crate::WeightPart::whole())])
+        let part = part_of(&name);
+        Ok(vec![(name, part)])
     }
 }

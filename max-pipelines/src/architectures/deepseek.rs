@@ -1,13 +1,13 @@
 //! DeepSeek V2 and V3: latent attention, and experts of which one, shared by all tokens, is beside those that tokens choose.
 
+use max::nn::Forward;
 use max::nn::transformer::{
     ExpertGroups, GroupScore, LatentAttentionWithRope, LatentDims, LatentQueries, MoE, ScoringFunc, SharedExpertMoE,
 };
-use max::nn::{Forward, Linear};
 use max::tensor::{Tensor, default_dtype};
 use max_core::dtype::DType;
 
-use super::decoder::{linear, llama_name};
+use super::decoder::{gate, linear, llama_name, part_of};
 use super::{DecoderConfig, rope};
 use crate::error::Result;
 use crate::model::{HuggingFaceConfig, WeightPart};
@@ -153,14 +153,11 @@ impl Experts {
     fn layer(&self, decoder: &DecoderConfig, layer: usize) -> Result<Box<dyn Forward>> {
         let mlp = |experts: usize| decoder.mlp(experts * self.intermediate_size);
         let experts = (0..self.count).map(|_| mlp(1)).collect::<Result<_>>()?;
-        // Rounding must not choose the experts: transformers scores them in `float32` as well.
-        let (gate, bias) = default_dtype(DType::F32, || -> Result<(Linear, Tensor)> {
-            Ok((linear(decoder.hidden_size, self.count, false)?, Tensor::zeros([self.count])?))
-        })?;
-        let mut moe = MoE::new(gate, experts, self.per_token, format!("layer_{layer}"))?;
+        let mut moe =
+            MoE::new(gate(decoder.hidden_size, self.count)?, experts, self.per_token, format!("layer_{layer}"))?;
         if self.version == Version::V3 {
             moe.scoring_func = ScoringFunc::Sigmoid;
-            moe.e_score_correction_bias = Some(bias);
+            moe.e_score_correction_bias = Some(default_dtype(DType::F32, || Tensor::zeros([self.count]))?);
         }
         moe.groups = self.groups;
         moe.norm_topk_prob = self.norm_topk_prob;
@@ -180,7 +177,7 @@ fn adapted(config: &HuggingFaceConfig, name: &str) -> Result<Vec<(String, Weight
         return Ok(Vec::new());
     }
     let name = name.replace(".shared_experts.", ".shared_expert.").replace(".gate.e_score", ".e_score");
-    let routes = name.ends_with(".mlp.gate.weight") || name.ends_with(".e_score_correction_bias");
-    let part = if routes { WeightPart::whole().dtype(DType::F32) } else { WeightPart::whole() };
+    let is_bias = name.ends_with(".e_score_correction_bias");
+    let part = if is_bias { WeightPart::whole().dtype(DType::F32) } else { part_of(&name) };
     Ok(vec![(name, part)])
 }

@@ -3,7 +3,7 @@
 use max::nn::transformer::MoE;
 
 use super::DecoderConfig;
-use super::decoder::{linear, renamed};
+use super::decoder::{gate, renamed};
 use crate::error::Result;
 use crate::registry::SupportedArchitecture;
 
@@ -12,7 +12,7 @@ pub(super) fn architecture() -> SupportedArchitecture {
         let decoder = DecoderConfig::new(config)?.windowed(config)?;
         let (experts, per_token) = (config.count("num_local_experts")?, config.usize("num_experts_per_tok")?);
         Ok(Box::new(decoder.transformer(|layer| {
-            let gate = linear(decoder.hidden_size, experts, false)?;
+            let gate = gate(decoder.hidden_size, experts)?;
             let experts = (0..experts).map(|_| decoder.mlp(decoder.intermediate_size)).collect::<Result<_>>()?;
             decoder.block(layer, Box::new(MoE::new(gate, experts, per_token, format!("layer_{layer}"))?))
         })?))

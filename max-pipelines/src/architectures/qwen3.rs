@@ -4,7 +4,7 @@ use max::nn::Forward;
 use max::nn::transformer::{MoE, Transformer};
 
 use super::DecoderConfig;
-use super::decoder::linear;
+use super::decoder::{gate, renamed};
 use crate::error::Result;
 use crate::model::HuggingFaceConfig;
 use crate::registry::SupportedArchitecture;
@@ -50,7 +50,7 @@ pub(super) fn moe() -> SupportedArchitecture {
             if is_dense {
                 return Ok(Box::new(decoder.mlp(decoder.intermediate_size)?));
             }
-            let gate = linear(decoder.hidden_size, experts, false)?;
+            let gate = gate(decoder.hidden_size, experts)?;
             let experts = (0..experts).map(|_| decoder.mlp(size)).collect::<Result<_>>()?;
             let mut moe = MoE::new(gate, experts, per_token, format!("layer_{layer}"))?;
             moe.norm_topk_prob = norm_topk_prob;
@@ -58,5 +58,6 @@ pub(super) fn moe() -> SupportedArchitecture {
         };
         Ok(Box::new(decoder(config, mlp)?))
     })
+    .weight_adapter(renamed(&[]))
     .example_repo_ids(&["Qwen/Qwen3-30B-A3B"])
 }
