@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use max_core::engine::Model;
-use max_core::graph::{Graph, GraphError, IntoTypes, TensorType, Type, Value};
+use max_core::graph::{Graph, GraphError, IntoTypes, TensorType, Type};
 
 use super::{Module, hooks};
 use crate::Result;
@@ -103,8 +103,6 @@ pub fn compile<T: Tensors>(
     let devices: Vec<_> = types.iter().map(Type::device).collect();
     let graph = Graph::new(name, types);
     let outputs = forward(&Tensor::of_inputs(graph.inputs())?)?;
-    let mut values: Vec<Value> = Vec::new();
-    outputs.for_each(&mut |tensor| values.push(tensor.into()));
-    graph.output(values)?;
+    graph.output(Tensor::to_outputs(&outputs))?;
     session(&devices)?.load(&graph).map_err(|error| GraphError::value("compile", Arc::new(error)))
 }

@@ -1,7 +1,7 @@
 //! [`build_subgraph`](super::ModuleExt::build_subgraph): a module as a graph that others call, with its tensors as weights.
 
 use max_core::graph::weights::Weight;
-use max_core::graph::{Graph, IntoTypes, Value};
+use max_core::graph::{Graph, IntoTypes};
 
 use super::{Module, ModuleExt, StateDict};
 use crate::Result;
@@ -38,8 +38,6 @@ pub(super) fn build<M: Module, T: Tensors>(
             Ok(subgraph.add_weight(&Weight::of(name, tensor.ty().clone()))?.into())
         })?;
         let outputs = forward(&*changed.module, &Tensor::of_inputs(inputs)?)?;
-        let mut values: Vec<Value> = Vec::new();
-        outputs.for_each(&mut |tensor| values.push(tensor.into()));
-        Ok(values)
+        Ok(Tensor::to_outputs(&outputs))
     })
 }

@@ -20,4 +20,4 @@ pub use huggingface_config::HuggingFaceConfig;
 pub use info::{ModelInfo, info};
 pub(crate) use lora::Lora;
 pub use weights::WeightPart;
-pub(crate) use weights::{dtype, load};
+pub(crate) use weights::{compute_dtype, dtype, load};

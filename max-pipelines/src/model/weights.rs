@@ -224,18 +224,22 @@ impl WeightsRegistry for Adapted {
     }
 }
 
+/// A dtype that layers are computed in, which an argument asks for.
+pub(crate) fn compute_dtype(argument: &'static str, dtype: DType) -> Result<DType> {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => Ok(dtype),
+        _ => {
+            let (value, expected) = (dtype.to_string(), "float32, float16 or bfloat16");
+            Err(PipelineError::Argument { argument, value, expected })
+        }
+    }
+}
+
 /// What weights are computed in: as asked for, or as most bytes of the files are, floats of 8 bits and quantized ones as
 /// `float32`.
 pub(crate) fn dtype(weights: &Weights, asked: Option<DType>) -> Result<DType> {
     if let Some(dtype) = asked {
-        return match dtype {
-            DType::F32 | DType::F16 | DType::BF16 => Ok(dtype),
-            _ => Err(PipelineError::Argument {
-                argument: "dtype",
-                value: dtype.to_string(),
-                expected: "float32, float16 or bfloat16",
-            }),
-        };
+        return compute_dtype("dtype", dtype);
     }
     let mut sizes = BTreeMap::new();
     for name in weights.names() {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use max::nn::kv_cache::{KvCacheMetrics, KvCacheParams, PagedKvCacheInputs};
 use max_core::driver::{Device, DeviceRef, Tensor};
-use max_core::dtype::DType;
 use max_core::engine::{InferenceSession, Input, Model};
 
 use super::cache::{Cache, SharedCache};
@@ -24,15 +23,12 @@ use super::{
 use crate::architectures::longest_sequence;
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
-use crate::model::{ModelFiles, PACKED_LIMIT};
+use crate::model::{ModelFiles, PACKED_LIMIT, compute_dtype};
 use crate::registry::{PipelineModel, PipelineRegistry, PipelineTask};
 use crate::tokenizer::{TextStream, TextTokenizer};
 
 /// The longest sequence of a model that does not say it.
 const DEFAULT_LENGTH: usize = 2048;
-
-/// The dtypes that attention over a cache is compiled for.
-const CACHE_DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
 /// How long steps took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -99,10 +95,7 @@ impl TextGenerationPipeline {
         if config.kv_cache.kv_cache_page_size == 0 {
             return fail("kv_cache_page_size", 0, "1 or more");
         }
-        if let Some(dtype) = config.cache_dtype.filter(|dtype| !CACHE_DTYPES.contains(dtype)) {
-            let (value, expected) = (dtype.to_string(), "float32, float16 or bfloat16");
-            return Err(PipelineError::Argument { argument: "cache_dtype", value, expected });
-        }
+        let cache_dtype = config.cache_dtype.map(|dtype| compute_dtype("cache_dtype", dtype)).transpose()?;
         if config.prefill_chunk_size == 0 {
             return fail("prefill_chunk_size", 0, "1 or more");
         }
@@ -130,7 +123,7 @@ impl TextGenerationPipeline {
         let (mut layers, vocab_size) = (model.kv_params(), model.vocab_size());
         let supported = model.prefix_caching_supported();
         for layer in &mut layers {
-            layer.dtype = config.cache_dtype.unwrap_or(layer.dtype);
+            layer.dtype = cache_dtype.unwrap_or(layer.dtype);
             layer.page_size = config.kv_cache.kv_cache_page_size;
             layer.enable_prefix_caching &= supported && config.kv_cache.enable_prefix_caching;
         }

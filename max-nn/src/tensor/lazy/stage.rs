@@ -20,7 +20,7 @@ use super::call::{Argument, Arguments, Eager};
 use super::context;
 use super::realize::realize;
 use crate::Result;
-use crate::tensor::{Operand, Repr, Tensor};
+use crate::tensor::{Operand, Repr, Tensor, Tensors};
 
 /// The results of an op in a graph.
 pub(crate) type Values = SmallVec<[TensorValue; 1]>;
@@ -452,6 +452,13 @@ impl Tensor {
                 ops::constant(graph, self.value_at("constant")?, ty.dtype, ty.device)
             }
         }
+    }
+
+    /// The tensors that a graph computes, as its outputs.
+    pub(crate) fn to_outputs(tensors: &impl Tensors) -> Vec<Value> {
+        let mut values = Vec::new();
+        tensors.for_each(&mut |tensor| values.push(tensor.into()));
+        values
     }
 
     /// The inputs of a graph, as tensors.
