@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use max_core::dtype::DType;
 use max_core::engine::Model;
 use max_core::graph::{Graph, GraphError, IntoTypes, TensorType, Type};
 
 use super::{Module, hooks};
 use crate::Result;
+use crate::functional as f;
 use crate::tensor::{Tensor, Tensors, session};
 
 /// A module that computes one tensor from one: what [`Sequential`](crate::nn::Sequential) is made of.
@@ -26,6 +28,15 @@ pub trait Forward: Module {
         Self: Sized,
     {
         hooks::run(self, x, self.forward(x)?)
+    }
+
+    /// [`forward`](Self::forward) of `x` rounded to `dtype`, the one that parameters have. A layer that decides by numbers, as the router of a
+    /// mixture of experts, reads `x` before it is rounded; what it gives back may have the dtype of `x`, too.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    fn forward_rounded(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        self.forward(&f::cast(x, dtype)?)
     }
 
     /// Puts parameters in the form in which they are computed with, once they are set: experts behind each other. Most layers have nothing
@@ -70,6 +81,10 @@ pub trait Forward: Module {
 impl<M: Forward + ?Sized> Forward for Box<M> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         (**self).forward(x)
+    }
+
+    fn forward_rounded(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        (**self).forward_rounded(x, dtype)
     }
 
     fn prepare(&mut self) -> Result<()> {

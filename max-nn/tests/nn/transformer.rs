@@ -12,7 +12,7 @@ use max::nn::rope::{LongRoPEScalingParams, RotaryFrequencies};
 use max::nn::transformer::{
     AttentionWithRope, ExpertGroups, GroupScore, MoE, ReturnLogits, ScoringFunc, Step, Transformer, TransformerBlock,
 };
-use max::nn::{self, Activation, Embedding, Forward, Linear, Mlp, RmsNorm};
+use max::nn::{self, Activation, Embedding, Forward, Linear, Mlp, ModuleExt, RmsNorm};
 use max::tensor::Tensor;
 
 type Outcome = Result<(), max::Error>;
@@ -131,6 +131,46 @@ fn experts_are_chosen_as_defined() -> Outcome {
             layer.groups = groups;
             let error = layer.forward(&Tensor::ones([1, 8])?).map(drop).unwrap_err().to_string();
             assert!(error.contains("12 experts") && error.contains("3 experts or more"), "{error}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn experts_are_chosen_by_what_is_not_rounded() -> Outcome {
+    // Rounded to bf16, both scores are 1, and the first of equal scores is chosen.
+    let x = Tensor::constant([[1.0f32, 1.001]])?;
+    let gate = Linear::of(Tensor::constant([[1.0f32, 0.0], [0.0, 1.0]])?);
+    let expert = |scale: f32| -> max::Result<Mlp> {
+        let mut mlp = Mlp::new(2, 2, Activation::Relu)?;
+        for layer in [&mut mlp.gate_proj, &mut mlp.up_proj, &mut mlp.down_proj] {
+            layer.weight = f::cast(Tensor::constant([[scale, 0.0], [0.0, scale]])?, DType::BF16)?;
+        }
+        Ok(mlp)
+    };
+    let mut layer = MoE::new(gate, vec![expert(1.0)?, expert(2.0)?], 1, "layer_0")?;
+    for stacked in [false, true] {
+        assert!(!stacked || layer.stack_experts()?);
+        assert_eq!(layer.forward_rounded(&x, DType::BF16)?.to_vec::<f32>()?, [8.0, 8.0]);
+        let rounded = layer.forward(&f::cast(&x, DType::BF16)?)?;
+        assert_eq!(f::cast(rounded, DType::F32)?.to_vec::<f32>()?, [1.0, 1.0]);
+    }
+    Ok(())
+}
+
+#[test]
+fn layers_of_halves_add_up_in_float32() -> Outcome {
+    for (dtype, tolerance) in [(DType::F16, 2e-3), (DType::BF16, 2e-2)] {
+        let mut model = max::tensor::default_dtype(dtype, decoder)?;
+        assert_eq!(model.kv_params()[0].dtype, dtype);
+        // Beyond what float16 has.
+        model.embedding_multiplier = 1e6;
+        let halves = eager(&model, &[3, 1, 4, 1, 5, 9])?;
+        model.cast(DType::F32)?;
+        let singles = eager(&model, &[3, 1, 4, 1, 5, 9])?;
+        let largest = singles.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        for (half, single) in halves.iter().zip(&singles) {
+            assert!((half - single).abs() <= tolerance * largest, "{dtype}: {half} for {single}, of {largest}");
         }
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! [`RmsNorm`]: normalization of the last axis by its root mean square.
 
+use max_core::dtype::DType;
+
 use crate::Result;
 use crate::functional as f;
 use crate::nn::{Forward, Module};
@@ -45,7 +47,7 @@ impl Forward for RmsNorm {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let weight = f::cast(&self.weight, x.dtype())?;
         let weight = if self.weight_offset == 0.0 { weight } else { f::add(weight, self.weight_offset)? };
-        if self.multiply_before_cast {
+        if self.multiply_before_cast || x.dtype() == DType::F32 {
             f::rms_norm(x, weight, self.eps)
         } else {
             f::mul(f::rms_norm(x, Tensor::ones_like(&weight)?, self.eps)?, weight)

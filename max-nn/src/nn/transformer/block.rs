@@ -1,8 +1,11 @@
 //! [`TransformerBlock`]: attention and a feed-forward layer, each around a residual.
 
+use max_core::dtype::DType;
+
 use super::{AttentionImpl, AttentionStep, AttentionWithRope};
 use crate::Result;
 use crate::functional as f;
+use crate::module::run_hooks;
 use crate::nn::{Forward, Module, RmsNorm};
 use crate::tensor::Tensor;
 
@@ -52,16 +55,19 @@ impl<A: AttentionImpl> TransformerBlock<A> {
         }
     }
 
-    /// What `x`, `[tokens, hidden]`, becomes.
+    /// What `x`, `[tokens, hidden]`, becomes. Attention and the feed-forward layer compute in `dtype`; norms and what is added up have the
+    /// dtype of `x`, which may be `float32` where `dtype` is of 16 bits.
     ///
     /// # Errors
     /// Those of the parts.
     #[track_caller]
-    pub fn step(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor> {
-        let attended = self.self_attn.attend(&normalized(&self.input_layernorm, x)?, step)?;
-        let x = self.added(x, normalized(&self.attention_output_norm, &attended)?)?;
-        let fed = self.mlp.call(&normalized(&self.post_attention_layernorm, &x)?)?;
-        self.added(&x, normalized(&self.mlp_output_norm, &fed)?)
+    pub fn step(&self, x: &Tensor, dtype: DType, step: AttentionStep<'_>) -> Result<Tensor> {
+        let sum = x.dtype();
+        let attended = self.self_attn.attend(&f::cast(normalized(&self.input_layernorm, x)?, dtype)?, step)?;
+        let x = self.added(x, normalized(&self.attention_output_norm, &f::cast(attended, sum)?)?)?;
+        let seen = normalized(&self.post_attention_layernorm, &x)?;
+        let fed = run_hooks(&self.mlp, &seen, self.mlp.forward_rounded(&seen, dtype)?)?;
+        self.added(&x, normalized(&self.mlp_output_norm, &f::cast(fed, sum)?)?)
     }
 
     fn added(&self, x: &Tensor, more: Tensor) -> Result<Tensor> {

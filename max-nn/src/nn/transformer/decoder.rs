@@ -75,12 +75,15 @@ pub struct TransformerOutputs {
     pub logits: Option<Tensor>,
     /// Where the rows of each sequence begin in `logits`, and where those of the last one end: `int64`, `[sequences + 1]`.
     pub logit_offsets: Option<Tensor>,
-    /// What layers make of all new tokens, before the last norm, `[new, hidden]`.
+    /// What layers make of all new tokens, before the last norm, `[new, hidden]`: `float32`, or `float64` where parameters are.
     pub hidden_states: Tensor,
 }
 
 /// A decoder: an embedding, layers, a norm, and the linear layer whose results are the logits of the next token. Without one
 /// (`lm_head`), they are products with the embedding's rows.
+///
+/// Where parameters have 16 bits, layers compute in their dtype, and what they add up, the residual stream, is `float32`: it is not rounded
+/// after each layer, and does not overflow `float16`.
 #[derive(Module)]
 pub struct Transformer<A: AttentionImpl = AttentionWithRope> {
     /// A vector for each token of the vocabulary.
@@ -144,10 +147,10 @@ impl<A: AttentionImpl> Transformer<A> {
     /// When the types of the inputs do not fit, or a layer names a rotary embedding that there is not.
     #[track_caller]
     pub fn logits(&self, step: &Step) -> Result<Tensor> {
-        let (x, table) = self.layers_of(step)?;
+        let (x, dtype, table) = self.layers_of(step)?;
         match &step.rows {
-            Some(rows) => self.logits_of(&f::gather(x, rows, 0)?, table),
-            None => self.logits_of(&x, table),
+            Some(rows) => self.logits_of(&f::gather(x, rows, 0)?, dtype, table),
+            None => self.logits_of(&x, dtype, table),
         }
     }
 
@@ -158,12 +161,12 @@ impl<A: AttentionImpl> Transformer<A> {
     /// As [`logits`](Self::logits); when a number of tokens is 0.
     #[track_caller]
     pub fn outputs(&self, step: &Step, return_logits: ReturnLogits) -> Result<TransformerOutputs> {
-        let (hidden_states, table) = self.layers_of(step)?;
+        let (hidden_states, dtype, table) = self.layers_of(step)?;
         let offsets = step.offsets()?;
         let ends = f::slice_tensor(&offsets, [DimSlice::from(1i64..)])?;
         let (logits, logit_offsets) = match return_logits {
             ReturnLogits::LastToken => (None, None),
-            ReturnLogits::All => (Some(self.logits_of(&hidden_states, table.clone())?), Some(offsets.clone())),
+            ReturnLogits::All => (Some(self.logits_of(&hidden_states, dtype, table.clone())?), Some(offsets.clone())),
             ReturnLogits::Variable(count) => {
                 let Some(count) = i64::try_from(count).ok().filter(|count| *count > 0) else {
                     let (argument, value) = ("return_logits", format!("{count} tokens"));
@@ -171,7 +174,7 @@ impl<A: AttentionImpl> Transformer<A> {
                 };
                 let back = f::range(-count, 0, 1, DType::I64, offsets.device())?;
                 let rows = f::flatten(f::add(f::unsqueeze(&ends, 1)?, f::unsqueeze(back, 0)?)?, 0, 1)?;
-                let logits = self.logits_of(&f::gather(&hidden_states, rows, 0)?, table.clone())?;
+                let logits = self.logits_of(&f::gather(&hidden_states, rows, 0)?, dtype, table.clone())?;
                 let ones = f::add(f::mul(&offsets, 0i64)?, count)?;
                 (Some(logits), Some(f::cumsum(ones, 0, true, false)?))
             }
@@ -182,14 +185,14 @@ impl<A: AttentionImpl> Transformer<A> {
             (Some(logits), Some(offsets)) => {
                 f::gather(logits, f::sub(f::slice_tensor(offsets, [DimSlice::from(1i64..)])?, 1i64)?, 0)?
             }
-            _ => self.logits_of(&f::gather(&hidden_states, last, 0)?, table)?,
+            _ => self.logits_of(&f::gather(&hidden_states, last, 0)?, dtype, table)?,
         };
         Ok(TransformerOutputs { next_token_logits, logits, logit_offsets, hidden_states })
     }
 
-    /// What layers make of the new tokens, and the embedding's table.
+    /// What layers make of the new tokens, the dtype that they compute in, and the embedding's table.
     #[track_caller]
-    fn layers_of(&self, step: &Step) -> Result<(Tensor, Tensor)> {
+    fn layers_of(&self, step: &Step) -> Result<(Tensor, DType, Tensor)> {
         let angles: Vec<_> = self.rope.iter().map(|rope| step.angles(rope)).collect::<Result<_>>()?;
         let mut masks = BTreeMap::new();
         for window in self.layers.iter().filter(|_| step.cache.is_none()).filter_map(|layer| layer.sliding_window) {
@@ -208,6 +211,10 @@ impl<A: AttentionImpl> Transformer<A> {
         if quantization_encoding.is_some() {
             x = f::cast(x, self.norm.weight.dtype())?;
         }
+        let dtype = x.dtype();
+        if matches!(dtype, DType::F16 | DType::BF16) {
+            x = f::cast(x, DType::F32)?;
+        }
         if self.embedding_multiplier != 1.0 {
             x = f::mul(x, self.embedding_multiplier)?;
         }
@@ -217,16 +224,16 @@ impl<A: AttentionImpl> Transformer<A> {
             };
             let window = block.sliding_window;
             let mask = window.and_then(|window| masks.get(&window));
-            x = block.step(&x, AttentionStep { angles, cache: step.cache.as_ref(), window, mask, layer })?;
+            x = block.step(&x, dtype, AttentionStep { angles, cache: step.cache.as_ref(), window, mask, layer })?;
         }
-        Ok((x, table))
+        Ok((x, dtype, table))
     }
 
-    /// The logits of rows that layers made, with the embedding's table.
+    /// The logits of rows that layers made, in the dtype that these compute in, with the embedding's table.
     #[track_caller]
-    fn logits_of(&self, x: &Tensor, table: Tensor) -> Result<Tensor> {
+    fn logits_of(&self, x: &Tensor, dtype: DType, table: Tensor) -> Result<Tensor> {
         let quantization_encoding = self.embed_tokens.quantization_encoding;
-        let x = self.norm.call(x)?;
+        let x = f::cast(self.norm.call(x)?, dtype)?;
         let logits = match &self.lm_head {
             Some(head) => head.call(&x)?,
             None => Linear { quantization_encoding, ..Linear::of(table) }.forward(&x)?,

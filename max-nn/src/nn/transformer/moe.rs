@@ -128,9 +128,15 @@ impl Forward for MoE {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward_rounded(x, x.dtype())
+    }
+
+    /// Experts are chosen by `x` before it is rounded.
+    fn forward_rounded(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
         let (weights, chosen) = self.route(x)?;
+        let rounded = &f::cast(x, dtype)?;
         if let Some(experts) = &self.stacked {
-            let y = experts.routed(x, &f::flatten(&chosen, 0, 1)?, self.num_experts_per_token)?;
+            let y = experts.routed(rounded, &f::flatten(&chosen, 0, 1)?, self.num_experts_per_token)?;
             return combined(x, &y, &weights, &chosen);
         }
         if x.graph_value().is_none() {
@@ -138,11 +144,11 @@ impl Forward for MoE {
             let mut total = f::mul(x, 0.0)?;
             for (i, expert) in self.experts.iter().enumerate() {
                 let share = f::sum(f::where_(f::equal(&chosen, i as i64)?, &weights, 0.0)?, -1)?;
-                total = f::add(total, f::mul(expert.call(x)?, f::cast(share, x.dtype())?)?)?;
+                total = f::add(total, f::mul(expert.call(rounded)?, f::cast(share, x.dtype())?)?)?;
             }
             return Ok(total);
         }
-        let y = self.routed(x, &chosen)?;
+        let y = self.routed(rounded, &chosen)?;
         combined(x, &y, &weights, &chosen)
     }
 }

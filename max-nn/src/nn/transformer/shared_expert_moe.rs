@@ -1,8 +1,11 @@
 //! [`SharedExpertMoE`]: a mixture of experts beside one that all tokens go through.
 
+use max_core::dtype::DType;
+
 use super::MoE;
 use crate::Result;
 use crate::functional as f;
+use crate::module::run_hooks;
 use crate::nn::{Forward, Linear, Mlp, Module};
 use crate::tensor::Tensor;
 
@@ -42,11 +45,16 @@ impl Forward for SharedExpertMoE {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let shared = self.shared_expert.call(x)?;
+        self.forward_rounded(x, x.dtype())
+    }
+
+    fn forward_rounded(&self, x: &Tensor, dtype: DType) -> Result<Tensor> {
+        let rounded = f::cast(x, dtype)?;
+        let shared = self.shared_expert.call(&rounded)?;
         let shared = match &self.shared_expert_gate {
-            Some(gate) => f::mul(f::sigmoid(gate.call(x)?)?, shared)?,
+            Some(gate) => f::mul(f::sigmoid(gate.call(&rounded)?)?, shared)?,
             None => shared,
         };
-        f::add(self.experts.call(x)?, shared)
+        f::add(run_hooks(&self.experts, x, self.experts.forward_rounded(x, dtype)?)?, shared)
     }
 }
