@@ -6,7 +6,7 @@ use max::kernel::prelude::*;
 /// `b.dim(columns)` are those of the result. On GPUs, a tile for one row has steps along K of as many bytes for each dtype.
 macro_rules! product {
     (
-        op = $op:literal, rows = $rows:literal, columns = $columns:literal, one_tile = [$($one_tile:tt)*], $($kernel:tt)*
+        op = $op:literal, rows = $rows:literal, columns = $columns:literal, few_matrices = [$($few_matrices:tt)*], $($kernel:tt)*
     ) => {
         #[kernel(
             op = $op,
@@ -17,8 +17,9 @@ macro_rules! product {
                 when(a.dim($rows) <= 8, b.dim($columns) <= 256, BM = 8, BN = 64),
                 when(a.dim($rows) <= 32, b.dim($columns) <= 256, BM = 32, BN = 32),
                 when(a.dim($rows) <= 64, b.dim($columns) <= 128, BM = 32, BN = 64),
-                // One tile of 128 rows would be one thread's.
-                when($($one_tile)*, b.dim($columns) <= 64, BM = 32, BN = 64),
+                // Tiles of 128 rows would be too few to be divided evenly among threads.
+                when($($few_matrices)* a.dim($rows) <= 128, b.dim($columns) <= 256, BM = 32, BN = 64),
+                when($($few_matrices)* a.dim($rows) <= 512, b.dim($columns) <= 64, BM = 32, BN = 64),
                 when(b.dim($columns) <= 32, BM = 128, BN = 32),
                 when(b.dim($columns) <= 256, BM = 128, BN = 64),
                 // Of few rows B is read in place: by rows as long as prefetchers want them, unless there are few columns to divide.
@@ -62,7 +63,7 @@ macro_rules! product {
 }
 
 product! {
-    op = "matmul", rows = 0, columns = 1, one_tile = [a.dim(0) <= 128],
+    op = "matmul", rows = 0, columns = 1, few_matrices = [],
     /// `c = a · b` of matrices; products of half types are added in `f32`, of others in their own dtype.
     pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
         let [m, n] = program_id();
@@ -75,7 +76,7 @@ product! {
 }
 
 product! {
-    op = "batch_matmul", rows = 1, columns = 2, one_tile = [a.dim(0) <= 4, a.dim(1) <= 128],
+    op = "batch_matmul", rows = 1, columns = 2, few_matrices = [a.dim(0) <= 4,],
     /// `c[i] = a[i] · b[i]` of equally many matrices.
     pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
         let [i, m, n] = program_id();

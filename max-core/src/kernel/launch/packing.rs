@@ -443,6 +443,8 @@ pub(in crate::kernel) struct Operands<'a> {
 impl Use {
     /// Whether packing the operand saves more than it costs: that depends on how many programs read the same tiles.
     fn is_profitable(&self, x: &Operands<'_>, form: PackForm, avx512: bool) -> bool {
+        /// Rows of the result up to which a right operand that is good in place is not packed, however many programs make them: two tiles.
+        const IN_PLACE_ROWS: i64 = 256;
         let readers = (0..3).filter(|axis| self.axes >> axis & 1 == 0).map(|axis| x.grid[axis]);
         let readers = readers.fold(1_i64, |readers, programs| readers.saturating_mul(programs.max(1)));
         let is_row_major = || x.tensors.get(self.operand).is_some_and(|t| t.strides.last() == Some(&1));
@@ -457,7 +459,7 @@ impl Use {
         match self.is_good_in_place(x, form, avx512) {
             // Packing a constant costs nothing in the long run, but a packed half takes twice the memory to read.
             _ if constant => readers >= if is_half { 2 } else { 1 },
-            true => !self.lhs && readers >= 3,
+            true => !self.lhs && readers >= 3 && readers.saturating_mul(self.rows as i64) > IN_PLACE_ROWS,
             false => readers >= 2,
         }
     }
