@@ -31,7 +31,7 @@ use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 
-use clap::{ColorChoice, Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use max::kernel::KernelLibrary;
 
 pub use error::CliError;
@@ -119,7 +119,9 @@ fn run_as<A: Into<OsString> + Clone>(
     err: &mut dyn Write,
 ) -> u8 {
     let is_colored = caller == Caller::Process && is_colored();
-    let cli = match Cli::try_parse_from(args) {
+    // A negative number is a value that its option refuses, if it does, and no option of its own.
+    let command = Cli::command().mut_subcommands(|command| command.allow_negative_numbers(true));
+    let cli = match command.try_get_matches_from(args).and_then(|found| Cli::from_arg_matches(&found)) {
         Ok(cli) => cli,
         // Asking for help or the version is such an error too.
         Err(error) if error.use_stderr() => {

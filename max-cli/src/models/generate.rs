@@ -43,7 +43,7 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f64,
     /// Draw from so many of the likeliest tokens, -1 for all
-    #[arg(long, value_name = "K", default_value_t = -1, allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", default_value_t = -1)]
     top_k: i64,
     /// Draw from the likeliest tokens whose shares add up to this
     #[arg(long, value_name = "P", default_value_t = 1.0)]
@@ -55,10 +55,10 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "X", default_value_t = 1.0)]
     repetition_penalty: f64,
     /// Lower the logits of tokens for each time that they were generated
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
     frequency_penalty: f64,
     /// Lower the logits of tokens that were generated
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
     presence_penalty: f64,
     /// The same seed draws the same tokens
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -20,6 +20,8 @@ fn mistakes_on_the_command_line_go_to_standard_error() {
     assert!(max(&["ptx", "relu", "--sm", "ninety"]).failure(2).contains("compute capability"));
     assert!(max(&["ptx", "relu", "--dtype", "f33"]).failure(2).contains("f33"));
     assert!(max(&["ptx", "relu", "--param", "value"]).failure(2).contains("NAME=VALUE"));
+    let refused = max(&["generate", "--model", "nowhere", "--prompt", "hi", "--max-new-tokens", "-3"]).failure(2);
+    assert!(refused.contains("invalid value '-3' for '--max-new-tokens <N>'"), "{refused}");
 }
 
 #[test]
