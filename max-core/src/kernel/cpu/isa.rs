@@ -360,6 +360,33 @@ pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL
         }
         return out;
     }
+    #[cfg(target_arch = "x86_64")]
+    if L::AVX2 && size_of::<E>() >= 4 {
+        use std::arch::x86_64::*;
+        let (vectors, places) = (TAIL * size_of::<E>() / 32, D * size_of::<E>());
+        // SAFETY: the level has these instructions; both arrays are of so many vectors.
+        unsafe {
+            let (from, to) = (v.as_ptr().cast::<__m256i>(), out.as_mut_ptr().cast::<__m256i>());
+            let filled = opaque_avx2(_mm256_loadu_si256(to));
+            let at = |i: usize| if i < vectors { _mm256_loadu_si256(from.add(i)) } else { filled };
+            let mut i = 0;
+            while i < vectors {
+                // The vector that is so many whole ones to the left, and the one before that.
+                let a = at(i.wrapping_sub(places / 32));
+                let before = at(i.wrapping_sub(places / 32 + 1));
+                let middle = _mm256_permute2x128_si256::<0x21>(before, a);
+                let shifted = match places % 32 {
+                    4 => _mm256_alignr_epi8::<12>(a, middle),
+                    8 => _mm256_alignr_epi8::<8>(a, middle),
+                    16 => middle,
+                    _ => a,
+                };
+                _mm256_storeu_si256(to.add(i), opaque_avx2(shifted));
+                i += 1;
+            }
+        }
+        return out;
+    }
     // Not `copy_from_slice`, which may be compiled apart and called.
     let mut j = D;
     while j < TAIL {
@@ -384,6 +411,18 @@ pub(crate) unsafe fn in_vector<L: Level, E: Copy>(v: &[E; TAIL]) -> [E; TAIL] {
         unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), opaque(_mm512_loadu_si512(v.as_ptr().cast()))) };
         return out;
     }
+    #[cfg(target_arch = "x86_64")]
+    if L::AVX2 && size_of::<E>() == 4 {
+        use std::arch::x86_64::*;
+        let mut out = *v;
+        let (from, to) = (v.as_ptr().cast::<__m256i>(), out.as_mut_ptr().cast::<__m256i>());
+        // SAFETY: the level has these instructions; both arrays hold two vectors.
+        unsafe {
+            _mm256_storeu_si256(to, opaque_avx2(_mm256_loadu_si256(from)));
+            _mm256_storeu_si256(to.add(1), opaque_avx2(_mm256_loadu_si256(from.add(1))));
+        }
+        return out;
+    }
     *v
 }
 
@@ -396,6 +435,17 @@ fn opaque(v: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512i {
     let mut v = v;
     // SAFETY: no instruction at all.
     unsafe { std::arch::asm!("/* {0} */", inout(zmm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
+    v
+}
+
+/// The same of AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx2")]
+fn opaque_avx2(v: std::arch::x86_64::__m256i) -> std::arch::x86_64::__m256i {
+    let mut v = v;
+    // SAFETY: no instruction at all.
+    unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
     v
 }
 
