@@ -337,7 +337,7 @@ pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL
         unsafe {
             let (a, to) = (_mm512_loadu_si512(v.as_ptr().cast()), out.as_mut_ptr());
             // Lanes that are known to be 0 would become part of a shuffle of several instructions.
-            let filled = opaque(_mm512_loadu_si512(to.cast()));
+            let filled = opaque_avx512(_mm512_loadu_si512(to.cast()));
             if size_of::<E>() == 4 {
                 let shifted = match D {
                     1 => _mm512_mask_alignr_epi32::<15>(filled, 0xfffe, a, a),
@@ -345,7 +345,7 @@ pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL
                     4 => _mm512_mask_alignr_epi32::<12>(filled, 0xfff0, a, a),
                     _ => _mm512_mask_alignr_epi32::<8>(filled, 0xff00, a, a),
                 };
-                _mm512_storeu_si512(to.cast(), opaque(shifted));
+                _mm512_storeu_si512(to.cast(), opaque_avx512(shifted));
             } else {
                 let b = _mm512_loadu_si512(v.as_ptr().add(8).cast());
                 let (low, high) = match D {
@@ -354,8 +354,8 @@ pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL
                     4 => (_mm512_mask_alignr_epi64::<4>(filled, 0xf0, a, a), _mm512_alignr_epi64::<4>(b, a)),
                     _ => (filled, a),
                 };
-                _mm512_storeu_si512(to.cast(), opaque(low));
-                _mm512_storeu_si512(to.add(8).cast(), opaque(high));
+                _mm512_storeu_si512(to.cast(), opaque_avx512(low));
+                _mm512_storeu_si512(to.add(8).cast(), opaque_avx512(high));
             }
         }
         return out;
@@ -408,7 +408,7 @@ pub(crate) unsafe fn in_vector<L: Level, E: Copy>(v: &[E; TAIL]) -> [E; TAIL] {
         use std::arch::x86_64::*;
         let mut out = *v;
         // SAFETY: the level has these instructions; both arrays hold 16 elements of that size.
-        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), opaque(_mm512_loadu_si512(v.as_ptr().cast()))) };
+        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), opaque_avx512(_mm512_loadu_si512(v.as_ptr().cast()))) };
         return out;
     }
     #[cfg(target_arch = "x86_64")]
@@ -426,28 +426,24 @@ pub(crate) unsafe fn in_vector<L: Level, E: Copy>(v: &[E; TAIL]) -> [E; TAIL] {
     *v
 }
 
-/// The same vector. LLVM does not look through it: knowing where each lane of a shifted vector comes from, it would
-/// take a scan apart into its scalar accumulators.
+/// Makes a function that gives the same vector. LLVM does not look through it: knowing where each lane of a shifted vector comes from, it
+/// would take a scan apart into its scalar accumulators.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn opaque(v: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512i {
-    let mut v = v;
-    // SAFETY: no instruction at all.
-    unsafe { std::arch::asm!("/* {0} */", inout(zmm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
-    v
+macro_rules! opaque {
+    ($name:ident, $feature:literal, $vector:ident in $register:ident) => {
+        #[inline]
+        #[target_feature(enable = $feature)]
+        fn $name(mut v: std::arch::x86_64::$vector) -> std::arch::x86_64::$vector {
+            // SAFETY: no instruction at all.
+            unsafe { std::arch::asm!("/* {0} */", inout($register) v, options(pure, nomem, nostack, preserves_flags)) };
+            v
+        }
+    };
 }
-
-/// The same of AVX2.
 #[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx2")]
-fn opaque_avx2(v: std::arch::x86_64::__m256i) -> std::arch::x86_64::__m256i {
-    let mut v = v;
-    // SAFETY: no instruction at all.
-    unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
-    v
-}
+opaque!(opaque_avx512, "avx512f", __m512i in zmm_reg);
+#[cfg(target_arch = "x86_64")]
+opaque!(opaque_avx2, "avx2", __m256i in ymm_reg);
 
 /// Orders streaming stores before what follows.
 #[inline(always)]

@@ -62,12 +62,12 @@ impl<A: AttentionImpl> TransformerBlock<A> {
     /// Those of the parts.
     #[track_caller]
     pub fn step(&self, x: &Tensor, dtype: DType, step: AttentionStep<'_>) -> Result<Tensor> {
-        let sum = x.dtype();
+        let residual = x.dtype();
         let attended = self.self_attn.attend(&f::cast(normalized(&self.input_layernorm, x)?, dtype)?, step)?;
-        let x = self.added(x, normalized(&self.attention_output_norm, &f::cast(attended, sum)?)?)?;
+        let x = self.added(x, normalized(&self.attention_output_norm, &f::cast(attended, residual)?)?)?;
         let seen = normalized(&self.post_attention_layernorm, &x)?;
         let fed = run_hooks(&self.mlp, &seen, self.mlp.forward_rounded(&seen, dtype)?)?;
-        self.added(&x, normalized(&self.mlp_output_norm, &f::cast(fed, sum)?)?)
+        self.added(&x, normalized(&self.mlp_output_norm, &f::cast(fed, residual)?)?)
     }
 
     fn added(&self, x: &Tensor, more: Tensor) -> Result<Tensor> {
