@@ -58,6 +58,8 @@ pub struct AllocatorStats {
 pub struct Block {
     memory: NonNull<u8>,
     class: SizeClass,
+    /// Whether it was zero when it was handed out.
+    began_zero: bool,
     allocator: &'static Allocator,
 }
 
@@ -70,6 +72,11 @@ impl Block {
     /// The address of the memory; for a size of 0, an aligned address that must not be read.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr()
+    }
+
+    /// Whether all of it was zero when it was handed out.
+    pub(super) fn began_zero(&self) -> bool {
+        self.began_zero
     }
 
     /// The usable size in bytes: what was asked for, rounded up to the size class.
@@ -235,7 +242,7 @@ impl Allocator {
     pub(super) fn allocate(&'static self, bytes: usize) -> Result<Block, DriverError> {
         let class = SizeClass::of(bytes).ok_or_else(|| self.out_of_memory(bytes))?;
         if class.size == 0 {
-            return Ok(Block { memory: dangling(), class, allocator: self });
+            return Ok(Block { memory: dangling(), class, began_zero: true, allocator: self });
         }
         let pool = self.pool_of(class);
         let cached = self.lock(pool).take(class);
@@ -249,7 +256,8 @@ impl Allocator {
                 memory?.ok_or_else(|| self.out_of_memory(bytes))?
             }
         };
-        let block = Block { memory, class, allocator: self };
+        let began_zero = cached.is_none() && !self.poison && self.backend.is_zero_when_new(class.size);
+        let block = Block { memory, class, began_zero, allocator: self };
         if self.poison {
             // SAFETY: the block is ours and has that size.
             unsafe { self.backend.fill(memory.as_ptr(), 0xff, class.size, StreamHandle::default())? };

@@ -34,6 +34,11 @@ pub(crate) trait Backend: Send + Sync + RefUnwindSafe {
     /// bytes; the rest is there for those who have it later.
     fn allocate(&self, bytes: usize, used: usize) -> Result<Option<NonNull<u8>>, DriverError>;
 
+    /// Whether new memory of so many bytes is zero.
+    fn is_zero_when_new(&self, _bytes: usize) -> bool {
+        false
+    }
+
     /// Gives memory back once work on the default stream does not use it any more.
     ///
     /// # Safety

@@ -15,6 +15,18 @@ fn six_bits(bits: u32, nibbles: u32) -> u64 {
     ((bits & 0x3f3f_3f3f) as u64) | ((last as u64) << 32)
 }
 
+/// The bits of a magnitude: integers in the order of magnitudes, behind which come those of NaN.
+#[kernel]
+fn magnitude(x: f32) -> u32 {
+    x.bitcast::<u32>() & 0x7fff_ffff
+}
+
+/// A number between -128 and 127, rounded to an even integer where two are as near: that is what the low bits of its sum with 1.5 · 2²³ are.
+#[kernel]
+fn rounded(x: f32) -> u8 {
+    (x + 12582912.0).bitcast::<u32>() as u8
+}
+
 /// Makes a kernel that quantizes rows to 8 bits: the integers of each block, `x / scale` rounded, and the block's scale, its largest
 /// magnitude divided by 127. What is not finite has a scale that is not.
 macro_rules! quantize {
@@ -24,11 +36,11 @@ macro_rules! quantize {
         pub fn $name(q: Out<u8, 2>, scales: Out<f32, 2>, x: In<f32, 2>) {
             let i = program_id(0);
             let x = x.row(i);
-            let largest =
-                x.chunks::<$size>().fold_with(0.0, |m, v| v.abs().max(m)).reduce(|a, b| a.max(b)).materialize();
+            let largest = x.chunks::<$size>().fold_with(0, |m, v| magnitude(v).max(m)).reduce(|a, b| a.max(b));
+            let largest = largest.map(|m| m.bitcast::<f32>()).materialize();
             scales.row(i).write(largest.map(|m| m * (1.0 / 127.0)));
             let inverse = largest.map(|m| if m > 0.0 { 127.0 / m } else { 0.0 }).repeat_each::<$size>();
-            q.row(i).write(x.zip(inverse).map(|(v, inverse)| ((v * inverse).round_ties_even() as i32) as u8));
+            q.row(i).write(x.zip(inverse).map(|(v, inverse)| rounded(v * inverse)));
         }
     };
 }

@@ -17,6 +17,8 @@ pub(super) struct Cache {
     pub(super) manager: PagedKvCacheManager,
     pub(super) memory: PagedKvCacheMemory,
     next: RequestId,
+    /// The pages that all sequences have at their end, as far as that is known.
+    expected: usize,
 }
 
 impl Cache {
@@ -43,7 +45,13 @@ impl Cache {
     /// there, they are not found again, and nothing else fails.
     fn transfer(&mut self, lease: &CacheLease, transfers: &[BlockTransfer]) -> Result<()> {
         let (touched, total) = (self.manager.touched_blocks(), self.manager.total_blocks());
-        let mut grown = self.memory.grow(touched, total);
+        // What grows is copied: if it has to, then to what sequences come to. Where there is no memory for that, there may be enough for now.
+        let mut grown = Ok(());
+        if touched > self.memory.blocks() {
+            let in_use = total - self.manager.free_blocks();
+            let ahead = (touched + self.expected.saturating_sub(in_use)).min(total);
+            grown = self.memory.grow(ahead, total).or_else(|_| self.memory.grow(touched, total));
+        }
         let host_blocks = transfers.iter().filter_map(place_on_host).max().map_or(0, |place| place as usize + 1);
         if let Err(error) = self.memory.grow_host(host_blocks, self.manager.host_usage().0) {
             match without_place(transfers, self.memory.host_blocks()) {
@@ -113,7 +121,7 @@ impl SharedCache {
         };
         let manager = PagedKvCacheManager::new(blocks, page_size, prefix_caching).host_blocks(host_blocks);
         let memory = PagedKvCacheMemory::new(layers)?;
-        Ok(SharedCache(Arc::new(Mutex::new(Cache { manager, memory, next: 0 }))))
+        Ok(SharedCache(Arc::new(Mutex::new(Cache { manager, memory, next: 0, expected: 0 }))))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Cache> {
@@ -121,19 +129,22 @@ impl SharedCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sequence without tokens. It shares prefixes with sequences of the same `adapter`, 0 for none.
-    pub(super) fn claim(&self, adapter: u64) -> Result<CacheLease> {
+    /// A sequence without tokens, of which there will be `expected`. It shares prefixes with sequences of the same `adapter`, 0 for none.
+    pub(super) fn claim(&self, adapter: u64, expected: usize) -> Result<CacheLease> {
         let mut cache = self.lock();
-        let id = cache.next;
+        let (id, expected) = (cache.next, expected.div_ceil(cache.manager.page_size()));
         cache.next += 1;
         cache.manager.claim_apart(id, adapter)?;
-        Ok(CacheLease { id, cache: self.clone() })
+        cache.expected += expected;
+        Ok(CacheLease { id, expected, cache: self.clone() })
     }
 }
 
 /// A sequence in a cache. Its pages are given back when it is dropped.
 pub(super) struct CacheLease {
     pub(super) id: RequestId,
+    /// Its share of the pages that are [expected](Cache::expected).
+    expected: usize,
     cache: SharedCache,
 }
 
@@ -147,8 +158,10 @@ impl CacheLease {
 
 impl Drop for CacheLease {
     fn drop(&mut self) {
+        let mut cache = self.cache.lock();
+        cache.expected -= self.expected;
         // There is such a sequence: nobody else releases it.
-        let _ = self.cache.lock().manager.release(self.id);
+        let _ = cache.manager.release(self.id);
     }
 }
 

@@ -286,11 +286,14 @@ impl TextGenerationPipeline {
         if longest > capacity || prompt.len() >= capacity {
             return Err(PipelineError::CacheTooSmall { length: longest.max(prompt.len() + 1), capacity });
         }
+        // Nobody asks for all that there is room for.
+        let expected = if params.max_new_tokens.is_some() { longest } else { prompt.len() };
+        let adapter = lora.map_or(0, |lora| lora.serial);
         Ok(TextContext {
             tokens: prompt.clone(),
             prompt_length: prompt.len(),
             processed: 0,
-            lease: if wanted == 0 { None } else { Some(self.cache.claim(lora.map_or(0, |lora| lora.serial))?) },
+            lease: if wanted == 0 { None } else { Some(self.cache.claim(adapter, expected)?) },
             random: Random(params.seed),
             status: if wanted == 0 { GenerationStatus::MaximumLength } else { GenerationStatus::Active },
             stream: TextStream::default(),

@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub struct UninitTensor {
     tensor: Tensor,
     bytes: usize,
+    /// Whether every byte is 0 so far.
+    is_zero: bool,
 }
 
 impl fmt::Debug for UninitTensor {
@@ -33,6 +35,11 @@ impl UninitTensor {
         UninitTensor::for_op("new tensor", dtype, shape, device)
     }
 
+    fn over(storage: Storage, dtype: DType, shape: &[usize], bytes: usize) -> UninitTensor {
+        let is_zero = storage.began_zero();
+        UninitTensor { tensor: Tensor::over(storage, dtype, shape), bytes, is_zero }
+    }
+
     pub(super) fn for_op(
         op: &'static str,
         dtype: DType,
@@ -41,7 +48,7 @@ impl UninitTensor {
     ) -> Result<UninitTensor, DriverError> {
         let (_, bytes) = byte_count(op, dtype, shape)?;
         let storage = Storage::allocate(bytes, device)?;
-        Ok(UninitTensor { tensor: Tensor::over(storage, dtype, shape), bytes })
+        Ok(UninitTensor::over(storage, dtype, shape, bytes))
     }
 
     /// As [`new`](UninitTensor::new), on a stream of an accelerator.
@@ -54,7 +61,7 @@ impl UninitTensor {
         let (_, bytes) = byte_count(op, dtype, shape)?;
         let mut storage = Storage::allocate(bytes, stream.device())?;
         storage.bind(stream)?;
-        Ok(UninitTensor { tensor: Tensor::over(storage, dtype, shape), bytes })
+        Ok(UninitTensor::over(storage, dtype, shape, bytes))
     }
 
     /// A host tensor in page-locked memory, for fast transfers from and to `device`; contents unspecified. On a machine
@@ -66,12 +73,13 @@ impl UninitTensor {
     pub fn pinned(dtype: DType, shape: &[usize], device: &Device) -> Result<UninitTensor, DriverError> {
         let (_, bytes) = byte_count("new tensor", dtype, shape)?;
         let storage = Storage::pinned(bytes, device)?;
-        Ok(UninitTensor { tensor: Tensor::over(storage, dtype, shape), bytes })
+        Ok(UninitTensor::over(storage, dtype, shape, bytes))
     }
 
     /// The first byte, aligned to 64 bytes; valid for writes of [`num_bytes`](UninitTensor::num_bytes) bytes. On another device
     /// than the host it is an address of that device.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.is_zero = false;
         self.tensor.storage.as_ptr()
     }
 
@@ -95,12 +103,13 @@ impl UninitTensor {
     ///
     /// When an accelerator fails.
     pub fn zeroed(mut self) -> Result<Tensor, DriverError> {
-        let (memory, stream) = (self.as_mut_ptr(), self.tensor.stream());
-        // SAFETY: the memory is ours and has that size; afterwards all of it is written, with valid bools.
-        unsafe {
-            self.tensor.device().backend().fill(memory, 0, self.bytes, stream.handle())?;
-            Ok(self.assume_init())
+        if !self.is_zero {
+            let (memory, stream) = (self.as_mut_ptr(), self.tensor.stream());
+            // SAFETY: the memory is ours and has that size.
+            unsafe { self.tensor.device().backend().fill(memory, 0, self.bytes, stream.handle())? };
         }
+        // SAFETY: all of it is zero, which is a valid bool.
+        Ok(unsafe { self.assume_init() })
     }
 }
 

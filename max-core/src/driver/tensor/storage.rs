@@ -23,7 +23,7 @@ pub(super) struct Storage {
 
 #[derive(Debug)]
 enum Owner {
-    Block(#[allow(dead_code, reason = "held to be dropped")] Block),
+    Block(Block),
     Vec(RawVec),
     Map(#[allow(dead_code, reason = "held to be dropped")] Mmap),
     MapMut(#[allow(dead_code, reason = "held to be dropped")] MmapMut),
@@ -91,6 +91,11 @@ impl Storage {
         let memory = Gpu::allocate_pinned(gpu, bytes)?.ok_or_else(out_of_memory)?;
         let owner = Owner::Pinned(Pinned { memory, device: *device });
         Ok(Storage { memory, owner, device: host, stream: None })
+    }
+
+    /// Whether the memory was zero when it was allocated.
+    pub fn began_zero(&self) -> bool {
+        matches!(&self.owner, Owner::Block(block) if block.began_zero())
     }
 
     pub fn is_pinned(&self) -> bool {

@@ -30,7 +30,7 @@ pub(super) struct Few<'a> {
     /// Where products are added, and how far its rows are apart.
     pub(super) to: (*mut f32, usize),
     has_vnni: bool,
-    /// Where in memory the row before ended.
+    /// Where in memory the rows ended that a panel multiplied last.
     behind: Cell<usize>,
 }
 
@@ -85,7 +85,7 @@ impl<'a> Few<'a> {
         Few { left, right, to, has_vnni, behind: Cell::new(0) }
     }
 
-    /// Multiplies row `i` by all columns of a tile of up to `C`.
+    /// Multiplies row `i` by all columns of a tile of up to `C`; `begins_with_zero` as for [`Kind`](super::Kind).
     ///
     /// # Safety
     /// There must be that row; the level must have AVX2, and the caller its features.
@@ -101,6 +101,7 @@ impl<'a> Few<'a> {
         &self,
         row: W,
         i: usize,
+        begins_with_zero: bool,
     ) {
         let left = self.left;
         // Of one column, sums stay in registers.
@@ -111,12 +112,20 @@ impl<'a> Few<'a> {
         unsafe {
             if const { C == 1 } {
                 if let Right::Columns { columns, scaled, .. } = &self.right {
-                    self.scale_one::<L, W::Scale, _, K, G, H>(row.scales(), (&columns.first, *scaled), &mut one[0]);
+                    let (to, has_offsets) = ((&columns.first, *scaled), W::Scale::HAS_OFFSET && !begins_with_zero);
+                    self.scale_one::<L, W::Scale, _, K, G, H>(row.scales(), to, has_offsets, &mut one[0]);
                 }
             } else {
-                let to = left.row_scales(if matches!(self.right, Right::Panel(_)) { place } else { 0 });
-                fill_scales::<L, W::Scale, _, true, true>(row.scales(), to, [left.groups, left.scales_row]);
-                if const { Groups::<K, G, H>::BY_BLOCKS } {
+                // A panel reads one scale at a time, and none behind the last.
+                let (at, room) = match self.right {
+                    Right::Panel(_) => (place, left.groups),
+                    Right::Columns { .. } => (0, left.scales_row),
+                };
+                let to = left.row_scales(at);
+                fill_scales::<L, W::Scale, _, true, true>(row.scales(), to, [left.groups, room]);
+                if matches!(self.right, Right::Panel(_)) {
+                    // Sums of a panel begin when it is multiplied.
+                } else if const { Groups::<K, G, H>::BY_BLOCKS } {
                     self.begin_row::<true>(i);
                 } else {
                     self.begin_row::<false>(i);
@@ -147,7 +156,8 @@ impl<'a> Few<'a> {
                             let (words, first) = ((from, (at + N) / TAIL), first - at);
                             if const { C == 1 } {
                                 let scales = scales_of::<L, N, K, G, H>(*scaled, first);
-                                self.add_block::<L, W, N, K, G, H>(words, first, &columns.first, &scales, &mut one);
+                                let from = (first, begins_with_zero);
+                                self.add_block::<L, W, N, K, G, H>(words, from, &columns.first, &scales, &mut one);
                             } else {
                                 let sums = sums.wrapping_add(i * columns.count);
                                 // The row's scales, or those times the column's.
@@ -162,7 +172,8 @@ impl<'a> Few<'a> {
                                     }
                                     // A copy stays in registers, which memory that others may read does not.
                                     let mut sum = *sums.add(c);
-                                    self.add_block::<L, W, N, K, G, H>(words, first, &columns.column(c), &scales, &mut sum);
+                                    let from = (first, begins_with_zero);
+                                    self.add_block::<L, W, N, K, G, H>(words, from, &columns.column(c), &scales, &mut sum);
                                     sums.add(c).write(sum);
                                     c += 1;
                                 }
@@ -186,7 +197,9 @@ impl<'a> Few<'a> {
         unsafe {
             if const { C == 1 } {
                 *self.to.0.add(i * self.to.1) += sum_of(one.as_ptr().cast());
-            } else if let Right::Panel(panel) = &self.right {
+            } else if let Right::Panel(panel) = &self.right
+                && (place + 1 == ROWS || end < count)
+            {
                 self.end_row(panel, i, [end, words.behind()]);
             }
         }
@@ -215,8 +228,8 @@ impl<'a> Few<'a> {
         }
     }
 
-    /// Ends row `i` of those that a panel multiplies, of which so many words were written, and which ends at that address: multiplies the
-    /// last ones.
+    /// Ends row `i` of those that a panel multiplies, if it is the last of [`ROWS`], which are multiplied then, or shorter than a column: so
+    /// many of its words were written, and it ends at that address.
     ///
     /// # Safety
     /// There must be room for all words.
@@ -228,10 +241,10 @@ impl<'a> Few<'a> {
             // SAFETY: by the contract above.
             unsafe { row.add(k).write(bias(left.is_signed)) };
         }
-        let row_bytes = behind.wrapping_sub(self.behind.replace(behind));
         if place + 1 == ROWS {
-            // What follows in memory is, most of the time, what is unpacked next.
-            let bytes = if row_bytes < MAX_NEXT_ROW { ROWS * row_bytes } else { 0 };
+            // What follows in memory is, most of the time, as long, and what is unpacked next.
+            let bytes = behind.wrapping_sub(self.behind.replace(behind));
+            let bytes = if bytes < ROWS * MAX_NEXT_ROW { bytes } else { 0 };
             let next = PrefetchCursor::new(behind, bytes, left.groups.div_ceil(PAIR));
             // SAFETY: all rows were written, and the sums are there; there are panels where there is VNNI.
             unsafe { self.multiply_panel(panel, [i + 1 - ROWS, ROWS], next) };
@@ -265,12 +278,13 @@ impl<'a> Few<'a> {
         &self,
         scales: A,
         (column, to): (&Column, *mut f32),
+        has_offsets: bool,
         sums: &mut [f32; TAIL],
     ) {
         macro_rules! scaled {
             ($size:expr) => {
                 in_halves!(scales, self.left.groups, of $size, true, |first, w, N, WHOLE| {
-                    self.scale_block::<L, S, A, N, WHOLE, K, G, H>(scales, (first, w), (column, to), sums);
+                    self.scale_block::<L, S, A, N, WHOLE, K, G, H>(scales, (first, w), (column, to), has_offsets, sums);
                 })
             };
         }
@@ -302,6 +316,7 @@ impl<'a> Few<'a> {
         scales: A,
         (first, w): (usize, usize),
         (column, to): (&Column, *mut f32),
+        has_offsets: bool,
         sums: &mut [f32; TAIL],
     ) {
         let mut of_column = [1.0; N];
@@ -320,7 +335,7 @@ impl<'a> Few<'a> {
             let is_known = const { N >= TAIL || WHOLE };
             let begin = if is_known { 0 } else { first % TAIL };
             let mut k = 0;
-            while S::HAS_OFFSET && k < N {
+            while has_offsets && k < N {
                 let of_column = column.offset_sums.add(first - begin + k).cast::<[f32; TAIL]>().read_unaligned();
                 let mut j = 0;
                 while j < TAIL && (!is_known || k + j < N) {
@@ -349,14 +364,15 @@ impl<'a> Few<'a> {
     >(
         &self,
         (words, vectors): (*const i32, usize),
-        first: usize,
+        (first, begins_with_zero): (usize, bool),
         right: &Column,
         scales: &[[f32; TAIL]; BLOCK / TAIL],
         sums: &mut Sums,
     ) {
         let column = |k: usize| {
             let at = first + k;
-            (right.integers.wrapping_add(4 * at), right.sums.wrapping_add(at).cast_const())
+            let sums = right.sums.wrapping_add(at).cast_const();
+            (right.integers.wrapping_add(4 * at), if W::IS_SIGNED || begins_with_zero { Some(sums) } else { None })
         };
         let of_block = if const { Groups::<K, G, H>::BY_BLOCKS } {
             // SAFETY: by the contract above.

@@ -13,6 +13,7 @@ use std::arch::x86_64::*;
 use super::Left;
 use super::gemv_int8::LANES;
 use crate::kernel::cpu::isa::BLOCK;
+use crate::kernel::cpu::pack::Source;
 use crate::kernel::cpu::transpose::{LINE, prefetch_far};
 
 /// Columns of a panel.
@@ -30,8 +31,8 @@ pub(super) const PAIR: usize = 2;
 pub(super) struct Panel {
     /// For each eight steps of K, those of each column.
     integers: *mut u8,
-    /// Of each group -128 times the sums of the integers of each column's halves, what sums of products begin with; null where the left
-    /// integers have no sign.
+    /// Of each group the sums of the integers of each column's halves times [what stands for 0](Left::zero), less than 0, what sums of
+    /// products begin with; null where that is 0.
     begins: *mut i32,
     /// Of each scale of columns, that of each, twice.
     scales: *mut f32,
@@ -42,13 +43,6 @@ pub(super) struct Panel {
     /// Of a column.
     scale_count: usize,
     columns: usize,
-}
-
-/// Where the integers of columns lie: the first, and how far others are along both axes, of which so many are inside.
-pub(super) struct From {
-    pub first: *const u8,
-    pub strides: [isize; 2],
-    pub extents: [usize; 2],
 }
 
 /// A cursor that prefetches what is read next, some bytes at a time.
@@ -84,38 +78,60 @@ impl Panel {
         COLUMNS * left.steps + left.groups * of_group + scale_count * VECTOR * size_of::<f32>() + of_sums
     }
 
-    /// Prepares columns in that memory. `scale` gives the scale of so many groups, and a column.
+    /// Prepares columns of integers, with so many scales, in that memory.
     ///
     /// # Safety
-    /// There must be room, and the integers; the machine must have AVX-512 VNNI.
+    /// There must be room, and the operands; the machine must have AVX-512 VNNI.
     pub unsafe fn new(
         left: &Left,
         room: *mut u8,
-        from: &From,
+        (from, scale): (&Source<u8>, &Source<f32>),
         scale_count: usize,
-        scale: impl Fn(usize, usize) -> f32,
     ) -> Self {
         let scales = room.wrapping_add(COLUMNS * left.steps).cast::<f32>();
         let begins = scales.wrapping_add(scale_count * VECTOR).cast::<i32>();
         let offset_sums = begins.wrapping_add(left.groups * VECTOR).cast::<f32>();
         let sums = offset_sums.wrapping_add(left.groups * COLUMNS);
         let columns = from.extents[0];
-        for part in 0..scale_count {
-            for column in 0..COLUMNS {
-                let scale = if column < columns { scale(part, column) } else { 0.0 };
-                // SAFETY: there is room for both halves of each column.
-                unsafe { scales.add(part * VECTOR + 2 * column).cast::<[f32; 2]>().write([scale; 2]) };
-            }
-        }
         let panel = Panel { integers: room, begins, scales, offset_sums, sums, scale_count, columns };
         // SAFETY: by the contract above.
         unsafe {
+            panel.write_scales(scale);
             panel.pack(left, from);
-            if left.is_signed || !left.offsets.is_null() {
+            if left.zero > 0 || !left.offsets.is_null() {
                 panel.sum_groups(left);
             }
         }
-        Panel { begins: if left.is_signed { begins } else { std::ptr::null_mut() }, ..panel }
+        Panel { begins: if left.zero > 0 { begins } else { std::ptr::null_mut() }, ..panel }
+    }
+
+    /// Writes the scales, 0 outside of their operand.
+    ///
+    /// # Safety
+    /// As for [`new`](Self::new).
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    unsafe fn write_scales(&self, from: &Source<f32>) {
+        let columns = Ord::min(self.columns, from.extents[0]);
+        // Of a column that is not there the first one is read.
+        let column = |c: usize| if c < columns { c as isize * from.strides[0] as isize } else { 0 };
+        let offsets: [isize; COLUMNS] = std::array::from_fn(column);
+        let mask = ((1_u32 << (2 * columns)) - 1) as u16;
+        let twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+        let inside = if columns > 0 { Ord::min(self.scale_count, from.extents[1]) } else { 0 };
+        for part in 0..self.scale_count {
+            let to = self.scales.wrapping_add(part * VECTOR);
+            // SAFETY: those inside are read, and there is room for both halves of each column.
+            unsafe {
+                let mut all = _mm512_setzero_ps();
+                if part < inside {
+                    let part = from.ptr.offset(part as isize * from.strides[1] as isize);
+                    let each = offsets.map(|offset| *part.offset(offset));
+                    let each = _mm512_castps256_ps512(_mm256_loadu_ps(each.as_ptr()));
+                    all = _mm512_maskz_permutexvar_ps(mask, twice, each);
+                }
+                _mm512_storeu_ps(to, all);
+            }
+        }
     }
 
     /// Writes the integers.
@@ -123,12 +139,12 @@ impl Panel {
     /// # Safety
     /// As for [`new`](Self::new).
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn pack(&self, left: &Left, from: &From) {
+    unsafe fn pack(&self, left: &Left, from: &Source<u8>) {
         let is_plain = from.strides[1] == 1 && from.extents[1] == left.steps;
         for k in (0..left.steps).step_by(64) {
             let mut lines = [_mm512_setzero_si512(); COLUMNS];
             for (c, line) in lines.iter_mut().enumerate().take(from.extents[0]) {
-                let column = from.first.wrapping_offset(c as isize * from.strides[0]);
+                let column = from.ptr.wrapping_offset(c as isize * from.strides[0] as isize);
                 // SAFETY: of the column those inside are read.
                 *line = unsafe {
                     if is_plain {
@@ -136,7 +152,7 @@ impl Panel {
                     } else {
                         let mut bytes = [0_u8; 64];
                         for (b, byte) in bytes.iter_mut().enumerate().take(from.extents[1].saturating_sub(k)) {
-                            *byte = *column.offset((k + b) as isize * from.strides[1]);
+                            *byte = *column.offset((k + b) as isize * from.strides[1] as isize);
                         }
                         _mm512_loadu_si512(bytes.as_ptr().cast())
                     }
@@ -156,7 +172,7 @@ impl Panel {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn sum_groups(&self, left: &Left) {
         let (group, per_scale) = (left.steps / left.groups, left.groups / self.scale_count);
-        let ones = _mm512_set1_epi8(1);
+        let (ones, zero) = (_mm512_set1_epi8(1), _mm512_set1_epi32(-i32::from(left.zero)));
         // The even lanes of two vectors.
         let evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
         for g in 0..left.groups {
@@ -167,8 +183,7 @@ impl Panel {
                     let integers = _mm512_loadu_si512(self.integers.add(64 * eight).cast());
                     sum = _mm512_dpbusd_epi32(sum, ones, integers);
                 }
-                let begin = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
-                _mm512_storeu_si512(self.begins.add(g * VECTOR).cast(), begin);
+                _mm512_storeu_si512(self.begins.add(g * VECTOR).cast(), _mm512_mullo_epi32(sum, zero));
                 let both = _mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_shuffle_epi32::<0b10_11_00_01>(sum)));
                 let both = _mm512_mul_ps(both, _mm512_loadu_ps(self.scales.add(g / per_scale * VECTOR)));
                 let all = _mm512_castps512_ps256(_mm512_permutexvar_ps(evens, both));
@@ -258,7 +273,7 @@ impl Panel {
     /// As for [`multiply`](Self::multiply).
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn add_groups<const R: usize, const WORDS: usize, const SIGNED: bool, const BY_BLOCKS: bool>(
+    unsafe fn add_groups<const R: usize, const WORDS: usize, const BEGINS: bool, const BY_BLOCKS: bool>(
         &self,
         left: &Left,
         row: usize,
@@ -271,11 +286,11 @@ impl Panel {
         unsafe {
             while g + 1 < left.groups {
                 next.prefetch();
-                self.add_block::<R, WORDS, SIGNED, BY_BLOCKS, PAIR>(left, row, g, sums);
+                self.add_block::<R, WORDS, BEGINS, BY_BLOCKS, PAIR>(left, row, g, sums);
                 g += BLOCK / WORDS;
             }
             if g < left.groups {
-                self.add_block::<R, WORDS, SIGNED, BY_BLOCKS, 1>(left, row, g, sums);
+                self.add_block::<R, WORDS, BEGINS, BY_BLOCKS, 1>(left, row, g, sums);
             }
         }
     }
@@ -289,7 +304,7 @@ impl Panel {
     unsafe fn add_block<
         const R: usize,
         const WORDS: usize,
-        const SIGNED: bool,
+        const BEGINS: bool,
         const BY_BLOCKS: bool,
         const P: usize,
     >(
@@ -304,7 +319,7 @@ impl Panel {
         // SAFETY: by the contract above.
         unsafe {
             let mut dots = [[_mm512_setzero_si512(); R]; P];
-            if SIGNED {
+            if BEGINS {
                 let mut p = 0;
                 while p < P {
                     dots[p] = [_mm512_loadu_si512(self.begins.add((first + p) * VECTOR).cast()); R];

@@ -26,14 +26,16 @@ pub(super) struct Packed {
     pub across: usize,
 }
 
-/// Computes what columns are multiplied with beside their integers: of each four the sum, times -128, and of each group the sum times
-/// its scale, for offsets. Says whether all integers have an opposite.
+/// Computes what columns are multiplied with beside their integers: of each four the sum, times what stands for 0, and of each group the
+/// sum times its scale, for offsets. Says whether all integers have an opposite.
 ///
 /// # Safety
 /// The column must be there, with room for these and a vector more; the machine must have the features.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn prepare_column(left: &Left, right: &Column) -> bool {
     let [ones, smallest] = [_mm256_set1_epi8(1), _mm256_set1_epi8(-128)];
+    // Where nothing stands for 0, sums are those of offsets.
+    let zero = _mm256_set1_epi16(if left.zero > 0 { -i16::from(left.zero) } else { -128 });
     let mut without = _mm256_setzero_si256();
     let mut k = 0;
     // SAFETY: by the contract above.
@@ -41,7 +43,7 @@ pub(super) unsafe fn prepare_column(left: &Left, right: &Column) -> bool {
         while k < left.steps {
             let b = _mm256_loadu_si256(right.integers.add(k).cast());
             without = _mm256_or_si256(without, _mm256_cmpeq_epi8(b, smallest));
-            let sum = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, b), _mm256_set1_epi16(-128));
+            let sum = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, b), zero);
             _mm256_storeu_si256(right.sums.add(k / 4).cast(), sum);
             k += 32;
         }
@@ -206,14 +208,15 @@ pub(super) unsafe fn spread_scales<L: Level>(scales: *const f32, group: usize) -
     to
 }
 
-/// Adds the products of 16 words by as many of a column, the sum of each word's times its scale.
+/// Adds the products of 16 words by as many of a column, the sum of each word's times its scale. With AVX-512, sums of products begin with
+/// those that are given.
 ///
 /// # Safety
 /// What is pointed at must be there; the level must have AVX2, and its kernels' features.
 #[inline(always)]
 pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
     words: *const i32,
-    (integers, sums): (*const u8, *const i32),
+    (integers, sums): (*const u8, Option<*const i32>),
     scales: &[f32; 16],
     has_vnni: bool,
     acc: &mut [f32; 16],
@@ -237,32 +240,30 @@ pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
     }
 }
 
-/// Of 16 words and as many of a column the sums of four products.
+/// Of 16 words and as many of a column the sums of four products, which begin with the given ones. Words with a sign are then multiplied
+/// as bytes plus 128, if there is VNNI, and else by themselves.
 ///
 /// # Safety
 /// What is pointed at must be there; the level must have AVX-512, and its kernels' features.
 #[inline(always)]
 pub(super) unsafe fn dot_vector<const SIGNED: bool>(
     words: *const i32,
-    (integers, sums): (*const u8, *const i32),
+    (integers, sums): (*const u8, Option<*const i32>),
     has_vnni: bool,
 ) -> __m512i {
     // SAFETY: by the contract above.
     unsafe {
-        if SIGNED {
-            if has_vnni {
-                let biased = _mm512_xor_si512(_mm512_loadu_si512(words.cast()), _mm512_set1_epi8(-128));
-                dpbusd(_mm512_loadu_si512(sums.cast()), biased, integers)
-            } else {
-                let low = _mm512_castsi256_si512(dot_words::<true>(words, integers));
-                _mm512_inserti64x4::<1>(low, dot_words::<true>(words.add(8), integers.add(32)))
-            }
-        } else if has_vnni {
-            dpbusd(_mm512_setzero_si512(), _mm512_loadu_si512(words.cast()), integers)
-        } else {
-            let pairs = _mm512_maddubs_epi16(_mm512_loadu_si512(words.cast()), _mm512_loadu_si512(integers.cast()));
-            _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))
+        if SIGNED && !has_vnni {
+            let low = _mm512_castsi256_si512(dot_words::<true>(words, integers));
+            return _mm512_inserti64x4::<1>(low, dot_words::<true>(words.add(8), integers.add(32)));
         }
+        let begin = sums.map_or(_mm512_setzero_si512(), |sums| _mm512_loadu_si512(sums.cast()));
+        let words = _mm512_loadu_si512(words.cast());
+        if has_vnni {
+            return dpbusd(begin, if SIGNED { _mm512_xor_si512(words, _mm512_set1_epi8(-128)) } else { words }, integers);
+        }
+        let pairs = _mm512_maddubs_epi16(words, _mm512_loadu_si512(integers.cast()));
+        _mm512_add_epi32(begin, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
     }
 }
 

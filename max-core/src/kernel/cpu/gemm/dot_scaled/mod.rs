@@ -84,6 +84,7 @@ pub(in crate::kernel::cpu) fn multiply<
         has_offsets: W::Scale::HAS_OFFSET,
         // The microkernel knows the zero point from the shape.
         has_levels: const { has_levels::<L, W>([K, G, H]) } && (C <= FEW || !W::HAS_ZERO || zero > 0),
+        begins_with_zero: const { L::AVX512 && W::HAS_ZERO && !W::IS_SIGNED } && zero > 0,
     };
     let Some(product) = Product::new::<L>(shape, kind, (&b, &scale), acc.any()) else {
         return;
@@ -100,7 +101,7 @@ pub(in crate::kernel::cpu) fn multiply<
             // SAFETY: there is room for the row; kernels have their level's features.
             unsafe {
                 if const { !has_levels::<L, W>([K, G, H]) } {
-                    few.multiply_row::<L, W, K, G, H, C>(row, i);
+                    few.multiply_row::<L, W, K, G, H, C>(row, i, kind.begins_with_zero);
                 } else if const { K / G == 32 } {
                     few.multiply_two_level::<L, W, K, G, C, 8>(row, i);
                 } else {
@@ -165,6 +166,8 @@ struct Kind {
     has_offsets: bool,
     /// Whether [integer scales](gemv_two_level_scales) are multiplied as such.
     has_levels: bool,
+    /// Whether sums of products of few columns begin with those of the zero point: then rows have no offsets to compute, and to add.
+    begins_with_zero: bool,
 }
 
 /// The sizes of a product along K.
@@ -199,7 +202,7 @@ pub(super) struct Left {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub factors_row: usize,
     pub is_biased: bool,
-    /// The byte that stands for 0 where they are biased.
+    /// The byte that stands for 0 where sums of products begin with it, times those of the columns; 0 where they do not.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub zero: u8,
     pub is_signed: bool,
@@ -224,7 +227,7 @@ pub(super) struct Column {
     pub integers: *const u8,
     /// Of groups, and a vector of zeros.
     pub scales: *const f32,
-    /// Of each four integers the sum, times -128: what a sum begins with whose left integers are biased.
+    /// Of each four integers the sum times [what stands for 0](Left::zero), less than 0: what sums of products begin with.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub sums: *mut i32,
     /// Of each group the sum times the scale, and a vector of zeros; the sum alone, an `i32`, where rows have scales of two levels.
@@ -304,7 +307,7 @@ impl<'a> Product<'a> {
     #[inline(never)]
     fn new<L: Level>(
         shape: Shape,
-        Kind { is_signed, has_offsets, has_levels }: Kind,
+        Kind { is_signed, has_offsets, has_levels, begins_with_zero }: Kind,
         operands: (&'a Operand<u8>, &'a Operand<f32>),
         acc: AnyVar<'_, f32>,
     ) -> Option<Self> {
@@ -325,7 +328,8 @@ impl<'a> Product<'a> {
         let is_few = in_vectors && is_fused::<L>(width);
         let is_biased = in_vectors && !is_few && L::AVX512 && cpu_features::matrix_units().int8.is_some();
         // Sums of products begin with those of the zero point: then there is no need of offsets.
-        let has_offsets = has_offsets && !(is_biased && shape.zero > 0);
+        let begins_with_zero = is_few && begins_with_zero;
+        let has_offsets = has_offsets && !(begins_with_zero || is_biased && shape.zero > 0);
         let scales_row = shape.len.div_ceil(group) + TAIL;
         // Rows that are multiplied by a panel do not lie a power of two apart.
         let row = if is_few { shape.len + 64 } else { shape.len };
@@ -338,7 +342,12 @@ impl<'a> Product<'a> {
         let offsets = if has_offsets { scales.wrapping_add(all * scales_row) } else { ptr::null() };
         let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row - TAIL) };
         let integers = room.at(0).cast_const();
-        let zero = 0x80 + shape.zero;
+        let zero = match is_few {
+            false => 0x80 + shape.zero,
+            true if is_signed => 0x80,
+            true if begins_with_zero => shape.zero,
+            true => 0,
+        };
         let left = Left {
             integers,
             row,
@@ -389,12 +398,10 @@ impl<'a> Product<'a> {
         #[cfg(target_arch = "x86_64")]
         if few && self.is_panel::<L>() {
             let room = OwnedScratch::for_columns(Panel::bytes(&self.left, self.per_column))?;
-            let (b, scale) = (source(self.operands.0, 1), self.operands.1);
-            let strides = b.strides.map(|stride| stride as isize);
-            let from = interleaved::From { first: b.ptr, strides, extents: self.extents };
-            let scale = |part, column| scale_of::<L>(scale, [part, column]);
-            // SAFETY: the source is inside its operand, and there is room; there are panels where there is VNNI.
-            let panel = unsafe { Panel::new(&self.left, room.at(0), &from, self.per_column, scale) };
+            let (b, scale) = (source(self.operands.0, 1), source(self.operands.1, 1));
+            let from = (&Source { extents: self.extents, ..b }, &scale);
+            // SAFETY: both sources are inside their operands, and there is room; there are panels where there is VNNI.
+            let panel = unsafe { Panel::new(&self.left, room.at(0), from, self.per_column) };
             return Some(Right::Panel { panel, _room: room });
         }
         #[cfg(target_arch = "x86_64")]

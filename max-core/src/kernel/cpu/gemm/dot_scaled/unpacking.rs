@@ -196,9 +196,9 @@ pub(super) unsafe fn fill_scales<
     // Not asked for each element: LLVM makes that a store under a mask, and one to null, of which no element is stored, is left to
     // microcode.
     for to in to {
-        if !to.is_null() {
+        if !to.is_null() && len < room {
             // SAFETY: as above.
-            unsafe { to.add(len).write_bytes(0, room.saturating_sub(len)) };
+            unsafe { to.add(len).write_bytes(0, room - len) };
         }
     }
 }
