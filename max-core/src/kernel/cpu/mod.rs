@@ -42,7 +42,7 @@ pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
 pub(in crate::kernel) use rows::split_reduction::{LONG_ROW, with_idle_threads};
 use rows::split_reduction::{apart, splits};
 use rows::{CachedRow, split_reduction};
-pub(super) use scratch::{OwnedScratch, report_out_of_memory, take_out_of_memory};
+pub(super) use scratch::{InLaunch, OwnedScratch, report_out_of_memory, take_out_of_memory};
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, repeat_each, widen, widen_one};
 pub use tile::{CpuTile, CpuTileVar};

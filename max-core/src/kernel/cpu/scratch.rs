@@ -36,6 +36,32 @@ thread_local! {
     static SLICES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static ROWS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static COLUMNS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    /// The launch that a thread runs programs of, in which operands that are read do not change; 0 for none that is known.
+    static LAUNCH: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The launch whose programs a thread runs, until it is dropped.
+pub(in crate::kernel) struct InLaunch {
+    /// The one before, of whose programs one may be waiting.
+    before: u64,
+}
+
+impl InLaunch {
+    /// By a number that no other launch has, or 0: then nothing that programs make of operands is kept for others.
+    pub(in crate::kernel) fn enter(launch: u64) -> Self {
+        InLaunch { before: LAUNCH.replace(launch) }
+    }
+}
+
+impl Drop for InLaunch {
+    fn drop(&mut self) {
+        LAUNCH.set(self.before);
+    }
+}
+
+/// The launch whose programs this thread runs.
+pub(super) fn current_launch() -> u64 {
+    LAUNCH.get()
 }
 
 /// Reports that there was no memory for `bytes` bytes, so that the launch is an error.
@@ -173,7 +199,8 @@ impl OwnedScratch {
 impl Drop for OwnedScratch {
     fn drop(&mut self) {
         if self.room.capacity() <= OWNED_RETAINED {
-            self.home.set(std::mem::take(&mut self.room));
+            // Where the thread ends, its variable may be gone.
+            let _ = self.home.try_with(|home| home.set(std::mem::take(&mut self.room)));
         }
     }
 }

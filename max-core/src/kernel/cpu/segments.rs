@@ -146,6 +146,25 @@ unsafe fn copy_octet_twice(from: *const u8, to: *mut i32) {
     }
 }
 
+/// Copies four words twice, and then four others, likewise.
+///
+/// # Safety
+/// As for that.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_quads_twice([first, second]: [*const u8; 2], to: *mut i32) {
+    // SAFETY: by the contract above.
+    unsafe {
+        use std::arch::x86_64::{
+            _mm_loadu_si128, _mm256_broadcastsi128_si256, _mm512_castsi256_si512, _mm512_inserti64x4,
+            _mm512_storeu_si512,
+        };
+        let low = _mm256_broadcastsi128_si256(_mm_loadu_si128(first.cast()));
+        let high = _mm256_broadcastsi128_si256(_mm_loadu_si128(second.cast()));
+        _mm512_storeu_si512(to.cast(), _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high));
+    }
+}
+
 /// Copies four words by a vector, of which LLVM makes no gather: it does of words that lie in several places, and a gather takes as
 /// long as the words do one by one.
 ///
@@ -198,6 +217,13 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
                     while twice && at.is_whole::<N>() && j < N {
                         copy_octet_twice(from(j), to(j));
                         j += 2 * OCTET;
+                    }
+                }
+                #[cfg(target_arch = "x86_64")]
+                if const { L::AVX512 && S == QUAD && N.is_multiple_of(4 * QUAD) } {
+                    while twice && at.is_whole::<N>() && j < N {
+                        copy_quads_twice([from(j), from(j + 2 * QUAD)], to(j));
+                        j += 4 * QUAD;
                     }
                 }
                 while j < at.lanes::<N>() {

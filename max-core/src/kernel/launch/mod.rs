@@ -7,7 +7,7 @@ pub(super) mod fusion;
 pub(super) mod packing;
 pub(super) mod stack;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 
@@ -18,10 +18,13 @@ use self::stack::threads_for;
 use super::abi::{Access, KernelKind, LaunchArgs, OperandDef, RawTensor};
 use super::arg::{TensorArg, collapse, num_elements};
 use super::cpu::transpose::{LINE, fence};
-use super::cpu::{LONG_ROW, programs_together, take_out_of_memory, with_idle_threads};
+use super::cpu::{InLaunch, LONG_ROW, programs_together, take_out_of_memory, with_idle_threads};
 use super::error::KernelError;
 use super::threads::{Shared, num_threads, parallel, parallel_over_tiles};
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
+
+/// The number of the next launch that has one.
+static NEXT_LAUNCH: AtomicU64 = AtomicU64::new(1);
 
 impl BoundKernel {
     /// Runs the kernel over all of its grid or elements, on as many threads as the work is worth.
@@ -249,6 +252,9 @@ unsafe fn programs(
     // Of fewer bytes no row is long.
     let leaves_idle = bytes >= LONG_ROW as usize && total < num_threads();
     let each = |units: usize, programs: usize| units.saturating_mul(programs).div_ceil(total);
+    // What programs make of operands serves the next ones, unless a prologue writes these for each.
+    let has_prologue = beside.iter().any(|beside| beside.before);
+    let launch = if kernel.multiplies() && !has_prologue { NEXT_LAUNCH.fetch_add(1, Ordering::Relaxed) } else { 0 };
     let run = |first: usize, last: usize| {
         let (args, run_programs) = shared.get();
         let work = || match &sides {
@@ -258,7 +264,10 @@ unsafe fn programs(
         };
         let work = || if leaves_idle { with_idle_threads(work) } else { work() };
         match kernel.multiplies() {
-            true => cost.measure(last - first, work),
+            true => {
+                let _entered = InLaunch::enter(launch);
+                cost.measure(last - first, work);
+            }
             false if is_measured(bytes, most) => cost.measure(each(bytes, last - first), work),
             false => work(),
         }

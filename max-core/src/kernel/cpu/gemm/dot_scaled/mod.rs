@@ -21,6 +21,8 @@ mod interleaved_int8;
 mod microkernel_int8;
 #[cfg(target_arch = "x86_64")]
 mod microkernel_two_level_scales;
+#[cfg(target_arch = "x86_64")]
+mod shared_panel;
 mod unpacking;
 
 use std::mem::ManuallyDrop;
@@ -29,11 +31,13 @@ use std::ptr;
 #[cfg(target_arch = "x86_64")]
 use self::gemv_int8::Few;
 #[cfg(target_arch = "x86_64")]
-use self::interleaved_int8::{self as interleaved, Panel};
+use self::interleaved_int8 as interleaved;
 #[cfg(target_arch = "x86_64")]
 use self::microkernel_int8 as microkernel;
 #[cfg(target_arch = "x86_64")]
 use self::microkernel_two_level_scales as two_level_scales;
+#[cfg(target_arch = "x86_64")]
+use self::shared_panel::SharedPanel;
 use self::unpacking::fill_row;
 use super::super::isa::{BLOCK, Level, TAIL};
 #[cfg(target_arch = "x86_64")]
@@ -268,7 +272,7 @@ enum Right {
     Packed { right: microkernel::Packed, _room: OwnedScratch },
     /// A few columns side by side, by which rows are multiplied as they are unpacked.
     #[cfg(target_arch = "x86_64")]
-    Panel { panel: Panel, _room: OwnedScratch },
+    Panel(SharedPanel),
     /// Where it is, for a tile that begins outside of it.
     Elements,
 }
@@ -389,7 +393,11 @@ impl<'a> Product<'a> {
     /// Gives the memory back.
     #[inline(never)]
     fn release(product: ManuallyDrop<Self>) {
-        drop(ManuallyDrop::into_inner(product));
+        let product = ManuallyDrop::into_inner(product);
+        #[cfg(target_arch = "x86_64")]
+        if let Right::Panel(panel) = product.right {
+            panel.keep();
+        }
     }
 
     /// The right operand, prepared; `None`, and a report, if there is no memory.
@@ -397,12 +405,10 @@ impl<'a> Product<'a> {
         let (count, few) = (self.extents[0], self.is_fused);
         #[cfg(target_arch = "x86_64")]
         if few && self.is_panel::<L>() {
-            let room = OwnedScratch::for_columns(Panel::bytes(&self.left, self.per_column))?;
             let (b, scale) = (source(self.operands.0, 1), source(self.operands.1, 1));
             let from = (&Source { extents: self.extents, ..b }, &scale);
-            // SAFETY: both sources are inside their operands, and there is room; there are panels where there is VNNI.
-            let panel = unsafe { Panel::new(&self.left, room.at(0), from, self.per_column) };
-            return Some(Right::Panel { panel, _room: room });
+            // SAFETY: both sources are inside their operands; there are panels where there is VNNI.
+            return unsafe { SharedPanel::new(&self.left, from, self.per_column) }.map(Right::Panel);
         }
         #[cfg(target_arch = "x86_64")]
         if self.in_vectors && L::AVX2 && !few {
@@ -440,7 +446,7 @@ impl<'a> Product<'a> {
             return None;
         }
         let right = match &self.right {
-            Right::Panel { panel, .. } => gemv_int8::Right::Panel(panel),
+            Right::Panel(panel) => gemv_int8::Right::Panel(panel.panel()),
             Right::Columns(room) => {
                 let (count, each) = (self.extents[0], self.column_numbers());
                 let integers =
@@ -478,7 +484,7 @@ impl<'a> Product<'a> {
             },
             // Its rows are multiplied as they are unpacked.
             #[cfg(target_arch = "x86_64")]
-            Right::Panel { .. } => {}
+            Right::Panel(_) => {}
             Right::Columns(room) => {
                 for column in 0..self.extents[0] {
                     // SAFETY: as above; the column is there, and as long as a row.
