@@ -375,22 +375,27 @@ impl Panel {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
     unsafe fn add_offsets<const R: usize>(&self, left: &Left, row: usize, to: *mut f32) {
         let offsets = left.offsets.wrapping_add(row * left.scales_row);
-        for lane in 0..VECTOR {
-            let mut sums = [_mm256_setzero_ps(); R];
+        // Two groups at a time, which lie side by side: there are as many as vectors of 64 integers have, an even number.
+        let [low, high] = [0, 1].map(|group| _mm256_set1_epi32(group));
+        let each = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+        for lane in (0..VECTOR).step_by(2) {
+            let mut sums = [_mm512_setzero_ps(); R];
             for g in (lane..left.groups).step_by(VECTOR) {
                 // SAFETY: by the contract above.
                 unsafe {
-                    let all = _mm256_loadu_ps(self.offset_sums.add(g * COLUMNS));
+                    let all = _mm512_loadu_ps(self.offset_sums.add(g * COLUMNS));
                     let mut r = 0;
                     while r < R {
-                        sums[r] = _mm256_fmadd_ps(_mm256_set1_ps(*offsets.add(r * left.scales_row + g)), all, sums[r]);
+                        let both = offsets.add(r * left.scales_row + g).cast::<f64>().read_unaligned();
+                        let both = _mm512_permutevar_ps(_mm512_castpd_ps(_mm512_set1_pd(both)), each);
+                        sums[r] = _mm512_fmadd_ps(both, all, sums[r]);
                         r += 1;
                     }
                 }
             }
             for (r, sum) in sums.into_iter().enumerate() {
                 // SAFETY: as above.
-                unsafe { _mm256_storeu_ps(to.add((r * VECTOR + lane) * COLUMNS), sum) };
+                unsafe { _mm512_storeu_ps(to.add((r * VECTOR + lane) * COLUMNS), sum) };
             }
         }
     }
