@@ -6,7 +6,8 @@
 //! again and again neither calls the system nor faults pages.
 //!
 //! - **Pages.** Blocks of 2 MiB and more are aligned to that size and, on Linux, asked to lie in huge pages
-//!   (`madvise`), also where those are not the system's default.
+//!   (`madvise`), also where those are not the system's default. On Unix, those of more than 256 KiB are mappings of their own, whose
+//!   pages are zero, and take memory when they are touched first.
 //! - **Threads.** Blocks up to 256 KiB are cached in eight shards, picked by thread; larger ones in one shared pool. Each
 //!   pool is a mutex around plain vectors, held for a few instructions and never while memory is cleared or returned.
 //! - **Limit.** The cache of the host holds at most a quarter of the machine's memory (1 GiB where that is unknown), that of
@@ -415,6 +416,30 @@ mod tests {
         assert_eq!(allocator.stats().bytes_in_use, 0);
         allocator.release();
         assert_eq!(allocator.stats().bytes_cached, 0);
+    }
+
+    #[test]
+    fn large_blocks_are_zero_when_they_are_new() {
+        let allocator = allocator(false);
+        for bytes in [300 << 10, 2 << 20, (5 << 20) + 1] {
+            let block = allocator.allocate(bytes).unwrap();
+            let (start, size) = (block.as_ptr(), block.size());
+            assert_eq!(block.began_zero(), cfg!(unix), "{bytes}");
+            assert_eq!(start as usize % if bytes >= 2 << 20 { 2 << 20 } else { ALIGNMENT }, 0);
+            // SAFETY: the block has so many bytes, which are all written before they are read if they did not begin as zero.
+            let all = unsafe {
+                if !block.began_zero() {
+                    start.write_bytes(0, size);
+                }
+                std::slice::from_raw_parts_mut(start, size)
+            };
+            assert!(all.iter().all(|byte| *byte == 0));
+            all.fill(1);
+            drop(block);
+            let again = allocator.allocate(bytes).unwrap();
+            assert_eq!((again.as_ptr(), again.began_zero()), (start, false));
+        }
+        assert!(!self::allocator(true).allocate(1 << 20).unwrap().began_zero());
     }
 
     #[test]

@@ -70,21 +70,17 @@ pub fn kv_cache_ragged_radd<T: Float>(
     y.select(t).row(h).write(cache.select(page).select(h).row(row).zip(more).map(|(x, more)| x + more));
 }
 
-/// Element `i` of a head whose neighbours are rotated by the angles of `cos` and `sin`, one for each pair; what is behind the pairs stays.
+/// Element `i` of a head that is rotated by the angles of `cos` and `sin`, one for each pair; what is behind the pairs stays.
 #[kernel]
-fn rotated<T: Float>(x: In<T, 1>, cos: In<f32, 1>, sin: In<f32, 1>, i: i64) -> T {
-    let first = i % 2 == 0;
-    let other = if first { i + 1 } else { i - 1 };
-    let s = sin.at(i / 2);
-    let turned = (x.at(i) as f32) * cos.at(i / 2) + (x.at(other) as f32) * (if first { -s } else { s });
-    (if i < 2 * cos.dim(0) { turned } else { x.at(i) as f32 }).cast::<T>()
-}
-
-/// Both elements of a pair, rotated by an angle.
-#[kernel]
-fn turned<T: Float>(a: T, b: T, cos: f32, sin: f32) -> (T, T) {
-    let (a, b) = (a as f32, b as f32);
-    ((a * cos - b * sin).cast::<T>(), (b * cos + a * sin).cast::<T>())
+fn rotated<T: Float>(x: In<T, 1>, cos: In<f32, 1>, sin: In<f32, 1>, i: i64, interleaved: bool) -> f32 {
+    let half = cos.dim(0);
+    let first = if interleaved { i % 2 == 0 } else { i < half };
+    let apart = if interleaved { 1 as i64 } else { half };
+    let other = if first { i + apart } else { i - apart };
+    let pair = if interleaved { i / 2 } else { i.min(other) };
+    let s = sin.at(pair);
+    let turned = (x.at(i) as f32) * cos.at(pair) + (x.at(other) as f32) * (if first { -s } else { s });
+    if i < 2 * half { turned } else { x.at(i) as f32 }
 }
 
 /// Queries with rotary embeddings, `[key heads, tokens, queries of a key head, head size]` of `[tokens, heads, head size]`; keys,
@@ -114,18 +110,9 @@ pub fn fused_qk_ragged_rope<T: Float>(
     let [h, t, g] = program_id();
     let cos = cos.row(t);
     let sin = sin.row(t);
-    let pairs = cos.dim(0);
-    let behind = q.dim(2) - 2 * pairs;
     let x = q.select(t).row(h * out.dim(2) + g);
-    let to = out.select(h).select(t).row(g);
-    if interleaved {
-        to.write(lanes(q.dim(2)).map(|i| rotated(x, cos, sin, i)));
-    } else {
-        let halves = x.slice(0, pairs).zip(x.slice(pairs, pairs)).zip(cos.zip(sin));
-        to.slice(0, pairs).write(halves.map(|((a, b), (cos, sin))| turned(a, b, cos, sin).0));
-        to.slice(pairs, pairs).write(halves.map(|((a, b), (cos, sin))| turned(a, b, cos, sin).1));
-        to.slice(2 * pairs, behind).write(x.slice(2 * pairs, behind));
-    }
+    let turned = lanes(q.dim(2)).map(|i| rotated(x, cos, sin, i, interleaved).cast::<T>());
+    out.select(h).select(t).row(g).write(turned);
     if g * 1 == 0 {
         let head = h * 1;
         let (page, row) = place(t * 1, offsets, lengths, table, keys.dim(2));
@@ -133,21 +120,10 @@ pub fn fused_qk_ragged_rope<T: Float>(
         let v = v.select(t).row(h);
         let finite = v.map(|v| if v - v == 0 { 0i32 } else { 1 }).sum() == 0;
         v.enumerate().for_each(|(v, i)| values.scatter([page, head, row, i], if v - v == 0 { v } else { T::ZERO }));
-        if interleaved {
-            lanes(k.dim(2)).for_each(|i| {
-                keys.scatter([page, head, row, i], if finite { rotated(x, cos, sin, i) } else { T::NAN });
-            });
-        } else {
-            let halves = x.slice(0, pairs).zip(x.slice(pairs, pairs)).zip(cos.zip(sin));
-            halves.enumerate().for_each(|(((a, b), (cos, sin)), i)| {
-                let (a, b) = turned(a, b, cos, sin);
-                keys.scatter([page, head, row, i], if finite { a } else { T::NAN });
-                keys.scatter([page, head, row, pairs + i], if finite { b } else { T::NAN });
-            });
-            x.slice(2 * pairs, behind).enumerate().for_each(|(x, i)| {
-                keys.scatter([page, head, row, 2 * pairs + i], if finite { x } else { T::NAN });
-            });
-        }
+        lanes(k.dim(2)).for_each(|i| {
+            let turned = rotated(x, cos, sin, i, interleaved).cast::<T>();
+            keys.scatter([page, head, row, i], if finite { turned } else { T::NAN });
+        });
     }
 }
 

@@ -167,7 +167,28 @@ impl Drop for CacheLease {
 
 #[cfg(test)]
 mod tests {
+    use max::dtype::DType;
+
     use super::*;
+
+    #[test]
+    fn memory_grows_to_what_sequences_come_to() {
+        let layer = KvCacheParams { page_size: 4, ..KvCacheParams::new(DType::F32, 1, 2) };
+        let config = KvCacheConfig { kv_cache_page_size: 4, ..KvCacheConfig::default() };
+        let cache = SharedCache::new(&[layer], &config, 3, 100).unwrap();
+        let (first, second) = (cache.claim(0, 17).unwrap(), cache.claim(0, 9).unwrap());
+        assert_eq!(cache.lock().memory.blocks(), 1);
+        for (lease, length) in [(&first, 5), (&second, 9), (&first, 17)] {
+            assert!(cache.lock().reserve(lease, length).unwrap());
+            assert_eq!(cache.lock().memory.blocks(), 8);
+        }
+        // More than was expected.
+        assert!(cache.lock().reserve(&second, 13).unwrap());
+        assert_eq!(cache.lock().memory.blocks(), 10);
+        drop(first);
+        drop(second);
+        assert_eq!(cache.lock().expected, 0);
+    }
 
     #[test]
     fn pages_without_a_place_on_the_host_are_lost_unless_they_are_needed() {

@@ -116,18 +116,13 @@ impl<'a> Few<'a> {
                     self.scale_one::<L, W::Scale, _, K, G, H>(row.scales(), to, has_offsets, &mut one[0]);
                 }
             } else {
-                // A panel reads one scale at a time, and none behind the last.
-                let (at, room) = match self.right {
-                    Right::Panel(_) => (place, left.groups),
-                    Right::Columns { .. } => (0, left.scales_row),
-                };
-                let to = left.row_scales(at);
-                fill_scales::<L, W::Scale, _, true, true>(row.scales(), to, [left.groups, room]);
-                if matches!(self.right, Right::Panel(_)) {
-                    // Sums of a panel begin when it is multiplied.
-                } else if const { Groups::<K, G, H>::BY_BLOCKS } {
+                // A panel reads one scale at a time, and none behind the last; its sums begin when it is multiplied.
+                let is_panel = matches!(self.right, Right::Panel(_));
+                let (at, room) = if is_panel { (place, left.groups) } else { (0, left.scales_row) };
+                fill_scales::<L, W::Scale, _, true, true>(row.scales(), left.row_scales(at), [left.groups, room]);
+                if const { Groups::<K, G, H>::BY_BLOCKS } && !is_panel {
                     self.begin_row::<true>(i);
-                } else {
+                } else if !is_panel {
                     self.begin_row::<false>(i);
                 }
             }

@@ -257,10 +257,15 @@ pub(super) unsafe fn dot_vector<const SIGNED: bool>(
             let low = _mm512_castsi256_si512(dot_words::<true>(words, integers));
             return _mm512_inserti64x4::<1>(low, dot_words::<true>(words.add(8), integers.add(32)));
         }
-        let begin = sums.map_or(_mm512_setzero_si512(), |sums| _mm512_loadu_si512(sums.cast()));
+        // Closures do not have their caller's features.
+        let begin = match sums {
+            Some(sums) => _mm512_loadu_si512(sums.cast()),
+            None => _mm512_setzero_si512(),
+        };
         let words = _mm512_loadu_si512(words.cast());
         if has_vnni {
-            return dpbusd(begin, if SIGNED { _mm512_xor_si512(words, _mm512_set1_epi8(-128)) } else { words }, integers);
+            let words = if SIGNED { _mm512_xor_si512(words, _mm512_set1_epi8(-128)) } else { words };
+            return dpbusd(begin, words, integers);
         }
         let pairs = _mm512_maddubs_epi16(words, _mm512_loadu_si512(integers.cast()));
         _mm512_add_epi32(begin, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
