@@ -60,6 +60,7 @@ impl Drop for InLaunch {
 }
 
 /// The launch whose programs this thread runs.
+#[cfg(target_arch = "x86_64")]
 pub(super) fn current_launch() -> u64 {
     LAUNCH.get()
 }

@@ -22,7 +22,7 @@ mod microkernel_int8;
 #[cfg(target_arch = "x86_64")]
 mod microkernel_two_level_scales;
 #[cfg(target_arch = "x86_64")]
-mod shared_panel;
+mod panel_cache;
 mod unpacking;
 
 use std::mem::ManuallyDrop;
@@ -37,7 +37,7 @@ use self::microkernel_int8 as microkernel;
 #[cfg(target_arch = "x86_64")]
 use self::microkernel_two_level_scales as two_level_scales;
 #[cfg(target_arch = "x86_64")]
-use self::shared_panel::SharedPanel;
+use self::panel_cache::CachedPanel;
 use self::unpacking::fill_row;
 use super::super::isa::{BLOCK, Level, TAIL};
 #[cfg(target_arch = "x86_64")]
@@ -206,7 +206,8 @@ pub(super) struct Left {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub factors_row: usize,
     pub is_biased: bool,
-    /// The byte that stands for 0 where sums of products begin with it, times those of the columns; 0 where they do not.
+    /// The byte that stands for 0: of few columns where sums of products begin with it, times those of the columns, and else 0; of many
+    /// columns the zero point plus 128, as where they are biased.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub zero: u8,
     pub is_signed: bool,
@@ -272,7 +273,7 @@ enum Right {
     Packed { right: microkernel::Packed, _room: OwnedScratch },
     /// A few columns side by side, by which rows are multiplied as they are unpacked.
     #[cfg(target_arch = "x86_64")]
-    Panel(SharedPanel),
+    Panel(CachedPanel),
     /// Where it is, for a tile that begins outside of it.
     Elements,
 }
@@ -393,11 +394,13 @@ impl<'a> Product<'a> {
     /// Gives the memory back.
     #[inline(never)]
     fn release(product: ManuallyDrop<Self>) {
-        let product = ManuallyDrop::into_inner(product);
+        let Product { right, .. } = ManuallyDrop::into_inner(product);
         #[cfg(target_arch = "x86_64")]
-        if let Right::Panel(panel) = product.right {
-            panel.keep();
-        }
+        let right = match right {
+            Right::Panel(panel) => return panel.keep(),
+            right => right,
+        };
+        drop(right);
     }
 
     /// The right operand, prepared; `None`, and a report, if there is no memory.
@@ -408,7 +411,7 @@ impl<'a> Product<'a> {
             let (b, scale) = (source(self.operands.0, 1), source(self.operands.1, 1));
             let from = (&Source { extents: self.extents, ..b }, &scale);
             // SAFETY: both sources are inside their operands; there are panels where there is VNNI.
-            return unsafe { SharedPanel::new(&self.left, from, self.per_column) }.map(Right::Panel);
+            return unsafe { CachedPanel::new(&self.left, from, self.per_column) }.map(Right::Panel);
         }
         #[cfg(target_arch = "x86_64")]
         if self.in_vectors && L::AVX2 && !few {

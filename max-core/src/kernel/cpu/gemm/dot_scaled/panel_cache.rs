@@ -1,5 +1,6 @@
-//! [`SharedPanel`]: a [`Panel`] that a thread keeps for the next program of the same launch, which most often has the same columns: programs
-//! of one panel differ in rows, and to prepare it takes as long as to multiply some of them.
+//! The panel cache: a packed [`Panel`] that a thread reuses for the next programs of the same launch.
+//!
+//! It exists because programs of few columns differ in their rows: packing the columns for each takes as long as multiplying some rows.
 
 use std::cell::Cell;
 
@@ -8,15 +9,15 @@ use super::interleaved_int8::Panel;
 use crate::kernel::cpu::pack::Source;
 use crate::kernel::cpu::scratch::{OwnedScratch, current_launch};
 
-/// A panel and its memory.
-pub(super) struct SharedPanel {
+/// A packed panel and its memory.
+pub(super) struct CachedPanel {
     panel: Panel,
     _room: OwnedScratch,
     key: Key,
 }
 
 thread_local! {
-    static KEPT: Cell<Option<SharedPanel>> = const { Cell::new(None) };
+    static KEPT: Cell<Option<CachedPanel>> = const { Cell::new(None) };
 }
 
 /// What a panel is made from, in a launch.
@@ -44,7 +45,7 @@ impl<E> From<&Source<E>> for Place {
     }
 }
 
-impl SharedPanel {
+impl CachedPanel {
     /// That of these integers and scales, of which a column has so many; `None`, and a report, if there is no memory.
     ///
     /// # Safety
@@ -62,20 +63,20 @@ impl SharedPanel {
             has_offsets: !left.offsets.is_null(),
         };
         // Operands do not change in a launch, but may be others in the next one, at the same place.
-        if let Some(kept) = KEPT.take().filter(|kept| kept.key == key && key.launch > 0) {
+        if let Some(kept) = KEPT.take().filter(|kept| kept.key == key) {
             return Some(kept);
         }
         let room = OwnedScratch::for_columns(Panel::bytes(left, scale_count))?;
         // SAFETY: by the contract above; there is room.
         let panel = unsafe { Panel::new(left, room.at(0), (integers, scales), scale_count) };
-        Some(SharedPanel { panel, _room: room, key })
+        Some(CachedPanel { panel, _room: room, key })
     }
 
     pub fn panel(&self) -> &Panel {
         &self.panel
     }
 
-    /// Keeps it for the next program.
+    /// Keeps it for the next program, if there is a launch that it may be of.
     pub fn keep(self) {
         if self.key.launch > 0 {
             KEPT.set(Some(self));
