@@ -22,9 +22,10 @@ fn magnitude(x: f32) -> u32 {
 }
 
 /// A number between -128 and 127, rounded to an even integer where two are as near: that is what the low bits of its sum with 1.5 · 2²³ are.
+/// 0 of NaN, whose bits differ between targets.
 #[kernel]
 fn rounded(x: f32) -> u8 {
-    (x + 12582912.0).bitcast::<u32>() as u8
+    if x.is_nan() { 0 } else { (x + 12582912.0).bitcast::<u32>() as u8 }
 }
 
 /// Makes a kernel that quantizes rows to 8 bits: the integers of each block, `x / scale` rounded, and the block's scale, its largest
