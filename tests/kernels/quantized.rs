@@ -101,9 +101,10 @@ fn products_with_packed_weights_are_those_of_their_elements() {
 #[test]
 fn a_row_is_the_same_whichever_others_it_is_multiplied_with() {
     let mut rng = Rng(25);
-    for &encoding in QuantizationEncoding::ALL {
-        // More elements than a tile has.
-        let (n, count) = (19, 4000 / encoding.elements_per_block());
+    let counts = |elements: usize| [4000 / elements, 1, 3, 6, 11];
+    for (&encoding, at) in QuantizationEncoding::ALL.iter().flat_map(|encoding| (0..5).map(move |at| (encoding, at))) {
+        // More elements than a tile has, and blocks of words that are not whole.
+        let (n, count) = (19, counts(encoding.elements_per_block())[at]);
         let k = count * encoding.elements_per_block();
         let w = blocks(encoding, [n, count], &mut rng);
         let all = numbers(&[20, k], &mut rng).to_vec::<f32>().expect("floats");
@@ -115,7 +116,7 @@ fn a_row_is_the_same_whichever_others_it_is_multiplied_with() {
         let product = |rows: usize| product_of(0, rows);
         let alone = product(1);
         let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        for rows in [2, 5, 8] {
+        for rows in [2, 3, 5, 8] {
             let together = product(rows);
             for (i, together) in together.chunks_exact(n).enumerate() {
                 assert_eq!(bits(together), bits(&product_of(i, 1)), "{encoding} {rows} {i}");

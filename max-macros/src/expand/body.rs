@@ -358,7 +358,8 @@ impl Printer<'_> {
                     }
                 };
                 quote_spanned!(*span=> ({
-                    let (__then, __otherwise) = (#[inline(always)] || { #then }, #[inline(always)] || { #otherwise });
+                    let __then = #lang::branch(#[inline(always)] || { #then });
+                    let __otherwise = #lang::branch(#[inline(always)] || { #otherwise });
                     #chosen
                 }))
             }

@@ -1,9 +1,9 @@
 //! Lanes that are read in segments, numbers among bytes, and items that are the same for several lanes: whole segments at a time,
 //! where blocks of lanes and segments begin together.
 
-use super::isa::Level;
+use super::isa::{BLOCK, Level, TAIL};
 use super::lanes::values;
-use super::tensor::{gather, widen, widen_one};
+use super::tensor::{QUAD, gather, transposed, widen, widen_one};
 use super::transpose::prefetch_far;
 use super::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Prim, Rounds, Val, item};
@@ -111,9 +111,6 @@ fn words_at<L: Level, const N: usize>(x: CpuTensor<u8, 1>, first: i64, known: bo
 /// So many bytes ahead words are prefetched: what is unpacked is computed with before more is read.
 const PREFETCH_BYTES: i64 = 8192;
 
-/// Words that are loaded as one vector.
-const QUAD: usize = 4;
-
 /// As many, of levels that have such vectors.
 #[cfg(target_arch = "x86_64")]
 const OCTET: usize = 8;
@@ -165,6 +162,42 @@ unsafe fn copy_quads_twice([first, second]: [*const u8; 2], to: *mut i32) {
     }
 }
 
+/// Copies the four quads of a vector from each of these places, and of another one from 16 bytes behind them, if there the first ends.
+///
+/// # Safety
+/// As for [`copy_quad`]; the caller must have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_quads([first, second]: [[*const u8; QUAD]; 2], to: [*mut i32; 2]) {
+    use std::arch::x86_64::*;
+    let apart = |quad: *const u8, bytes: usize| quad.addr().wrapping_sub(first[0].addr()) == bytes;
+    let mut is_line = apart(second[0], 16);
+    let mut i = 1;
+    while i < QUAD {
+        is_line &= apart(first[i], 32 * i) && apart(second[i], 32 * i + 16);
+        i += 1;
+    }
+    // SAFETY: by the contract above.
+    unsafe {
+        if is_line {
+            let [low, high] = [_mm512_loadu_si512(first[0].cast()), _mm512_loadu_si512(first[2].cast())];
+            _mm512_storeu_si512(to[0].cast(), _mm512_shuffle_i32x4::<0x88>(low, high));
+            _mm512_storeu_si512(to[1].cast(), _mm512_shuffle_i32x4::<0xdd>(low, high));
+            return;
+        }
+        let mut v = 0;
+        while v < 2 {
+            let quads = if v == 0 { first } else { second };
+            let low = _mm256_castsi128_si256(_mm_loadu_si128(quads[0].cast()));
+            let low = _mm256_inserti128_si256::<1>(low, _mm_loadu_si128(quads[1].cast()));
+            let high = _mm256_castsi128_si256(_mm_loadu_si128(quads[2].cast()));
+            let high = _mm256_inserti128_si256::<1>(high, _mm_loadu_si128(quads[3].cast()));
+            _mm512_storeu_si512(to[v].cast(), _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high));
+            v += 1;
+        }
+    }
+}
+
 /// Copies four words by a vector, of which LLVM makes no gather: it does of words that lie in several places, and a gather takes as
 /// long as the words do one by one.
 ///
@@ -212,6 +245,18 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
                 let from = |j: usize| x.ptr.wrapping_offset(place(j) as isize);
                 let block = block.as_mut_ptr();
                 let to = |j: usize| block.wrapping_add(j);
+                #[cfg(target_arch = "x86_64")]
+                if const { L::AVX512 && N == BLOCK } {
+                    while at.transposes && j < QUAD {
+                        let quad = |i: usize, v: usize| from(TAIL * i + QUAD * v).cast_const();
+                        let quads = |v: usize| [quad(0, v), quad(1, v), quad(2, v), quad(3, v)];
+                        copy_quads([quads(j), quads(j + 1)], [to(TAIL * j), to(TAIL * (j + 1))]);
+                        j += 2;
+                    }
+                    if at.transposes {
+                        j = N;
+                    }
+                }
                 #[cfg(target_arch = "x86_64")]
                 if const { L::AVX512 && S == OCTET && N.is_multiple_of(2 * OCTET) } {
                     while twice && at.is_whole::<N>() && j < N {
@@ -388,6 +433,52 @@ unsafe fn halves<const N: usize>(first: *const u8, step: isize) -> [u16; N] {
     all
 }
 
+/// Bytes of a vector.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// Whether [`dense_halves`] takes fewer instructions for numbers so far apart than [`halves`]: if a vector of memory has two of them.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+const fn are_dense(step: i64) -> bool {
+    step % 2 == 0 && step <= LINE as i64 / 2
+}
+
+/// `N` numbers of two bytes: of each vector of memory, those that begin in it by one permutation. None lies in two of them.
+///
+/// # Safety
+/// As for [`singles`], and [`are_dense`]; there are at most 32 of them, and the caller must have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn dense_halves<const N: usize>(first: *const u8, step: usize) -> [u16; N] {
+    use std::arch::x86_64::*;
+    let (mut places, mut lines) = ([0_u16; LINE / 2], [0_u16; LINE / 2]);
+    let mut i = 0;
+    while i < N {
+        (places[i], lines[i]) = ((i * step % LINE / 2) as u16, (i * step / LINE) as u16);
+        i += 1;
+    }
+    // SAFETY: by the contract above; behind the last nothing is read.
+    unsafe {
+        let places = _mm512_loadu_si512(places.as_ptr().cast());
+        let lines = _mm512_loadu_si512(lines.as_ptr().cast());
+        let mut all = _mm512_setzero_si512();
+        let (end, mut at) = ((N - 1) * step + 2, 0);
+        while at < end {
+            let from = first.wrapping_add(at);
+            let line = if end - at >= LINE {
+                _mm512_loadu_si512(from.cast())
+            } else {
+                _mm512_maskz_loadu_epi16((1 << ((end - at) / 2)) - 1, from.cast())
+            };
+            let mask = _mm512_cmpeq_epi16_mask(lines, _mm512_set1_epi16((at / LINE) as i16));
+            all = _mm512_mask_permutexvar_epi16(all, mask, places, line);
+            at += LINE;
+        }
+        std::mem::transmute_copy(&all)
+    }
+}
+
 /// The number whose bytes begin at element `i`, where it is known to be inside.
 #[inline(always)]
 pub(super) fn known_number<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Compute {
@@ -439,13 +530,17 @@ pub(super) fn numbers<L: Level, U: Any, const N: usize>(
                 j += 1;
             }
             if is_even {
-                let (first, step) = (x.ptr.wrapping_offset(place(0) as isize), step as isize);
+                let first = x.ptr.wrapping_offset(place(0) as isize);
                 // SAFETY: all numbers are inside the operand, so far apart; all bits are values of one, which has two bytes or four.
                 let mem: [U::Mem; N] = unsafe {
-                    if const { size_of::<U::Mem>() == 2 } {
-                        std::mem::transmute_copy(&halves::<N>(first, step))
+                    if const { size_of::<U::Mem>() == 2 && L::AVX512 && (N == TAIL || N == 2 * TAIL) }
+                        && are_dense(step)
+                    {
+                        std::mem::transmute_copy(&dense_halves::<N>(first, step as usize))
+                    } else if const { size_of::<U::Mem>() == 2 } {
+                        std::mem::transmute_copy(&halves::<N>(first, step as isize))
                     } else {
-                        std::mem::transmute_copy(&singles::<N>(first, step))
+                        std::mem::transmute_copy(&singles::<N>(first, step as isize))
                     }
                 };
                 return widen::<L, U, N>(&mem);
@@ -483,6 +578,7 @@ fn spread<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N: usize, co
     lanes: A,
     first: i64,
     (there, whole): (usize, bool),
+    transposes: bool,
 ) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
     let block = lanes.block::<K>(At { whole, ..At::whole(first, there) });
     let mut items = lanes.lane(&block, 0).splat::<K>();
@@ -492,9 +588,10 @@ fn spread<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N: usize, co
         j += 1;
     }
     let mut all = A::Item::lane(&items, 0).splat::<N>();
-    let mut j = N / K;
+    let mut j = if transposes { 0 } else { N / K };
     while j < N {
-        A::Item::set_lane(&mut all, j, A::Item::lane(&items, j / (N / K)));
+        let k = if transposes { transposed(j) } else { j };
+        A::Item::set_lane(&mut all, j, A::Item::lane(&items, k / (N / K)));
         j += 1;
     }
     all
@@ -518,7 +615,7 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
             macro_rules! spread {
                 ($($count:literal)*) => { $(
                     if const { N / S == $count } {
-                        return spread::<L, A, N, $count>(lanes, first, (many, at.is_whole::<N>()));
+                        return spread::<L, A, N, $count>(lanes, first, (many, at.is_whole::<N>()), at.transposes);
                     }
                 )* };
             }

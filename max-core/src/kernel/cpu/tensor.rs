@@ -1,6 +1,6 @@
 //! Operands on the CPU: strided parts of tensors with their bounds, and whole blocks of their elements.
 
-use super::isa::{Aligned, BLOCK, Level, narrow_f16, widen_f16};
+use super::isa::{Aligned, BLOCK, Level, TAIL, narrow_f16, widen_f16};
 use crate::dtype::DType;
 use crate::kernel::abi::{Pack, RawTensor};
 use crate::kernel::lang::{Any, Prim};
@@ -40,19 +40,31 @@ pub struct At {
     pub(super) whole: bool,
     /// Whether words that follow are prefetched.
     pub(super) prefetches: bool,
+    /// Whether the lanes come [transposed](transposed), of a whole block of lanes [that can be](Lanes::TRANSPOSES).
+    pub(super) transposes: bool,
+}
+
+/// Lanes that stay side by side when a block is transposed.
+pub(super) const QUAD: usize = 4;
+
+/// The place of lane `k` of a [block](BLOCK) in its transpose, as four vectors of four quads: the quad of a vector of its own. The lane of
+/// place `k`, too.
+#[inline(always)]
+pub(super) const fn transposed(k: usize) -> usize {
+    k / QUAD % QUAD * TAIL + k / TAIL * QUAD + k % QUAD
 }
 
 impl At {
     /// A whole block, of which `plain` has said that all lanes can be read.
     #[inline(always)]
     pub(super) fn whole(i: i64, w: usize) -> Self {
-        At { i, w, plain: true, whole: true, prefetches: true }
+        At { i, w, plain: true, whole: true, prefetches: true, transposes: false }
     }
 
     /// The first `w` lanes of a block, of which `plain` may have said that they can be read.
     #[inline(always)]
     pub(super) fn masked(i: i64, w: usize, plain: bool) -> Self {
-        At { i, w, plain, whole: false, prefetches: true }
+        At { i, w, plain, whole: false, prefetches: true, transposes: false }
     }
 
     /// As many lanes from `i` on, of `N` of a block or of the blocks of a strip.

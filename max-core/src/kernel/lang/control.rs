@@ -133,6 +133,13 @@ pub const fn has_tile_sizes<M: Target>() -> bool {
     M::HAS_TILE_SIZES
 }
 
+/// The same branch, as a closure that is called once, which is then its body: of one that could be called again, `FnOnce` calls a function
+/// around it, which is not inlined where it calls others with vectors of a level.
+#[inline(always)]
+pub const fn branch<R, F: FnOnce() -> R>(f: F) -> F {
+    f
+}
+
 /// What a variable can hold: a [`Val`] or a [`Tile`].
 pub trait Variable<M: Target>: Copy {
     /// The target's variable.

@@ -139,6 +139,9 @@ pub trait Lanes<M: Target>: Copy + Sealed {
     /// How a loop over blocks does the lanes that are no whole block.
     #[doc(hidden)]
     const REMAINDER: Remainder = Remainder::Masked;
+    /// Whether a block can be loaded as its transpose of fours: see [`At`](Target::At) of CPUs.
+    #[doc(hidden)]
+    const TRANSPOSES: bool = false;
     /// Whether many neighbours cost less together than in blocks.
     #[doc(hidden)]
     #[inline(always)]
@@ -493,6 +496,7 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
     const BYTES: usize = L::BYTES;
     const STRIPS: bool = L::STRIPS;
     const REMAINDER: Remainder = L::REMAINDER;
+    const TRANSPOSES: bool = L::TRANSPOSES;
     #[inline(always)]
     fn wide(self) -> bool {
         self.lanes.wide()
@@ -561,6 +565,7 @@ impl<M: Target, A: Lanes<M>, B: Lanes<M>> Lanes<M> for Zip<A, B> {
     type Block<const N: usize> = (A::Block<N>, B::Block<N>);
     const BYTES: usize = A::BYTES;
     const REMAINDER: Remainder = A::REMAINDER.and(B::REMAINDER);
+    const TRANSPOSES: bool = A::TRANSPOSES && B::TRANSPOSES;
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.0.len()

@@ -137,6 +137,7 @@ impl<M: Target, N: Nest<M>, const S: usize> Lanes<M> for Words<In<M, u8, 1>, Val
     type Item = Val<M, i32>;
     type Block<const B: usize> = M::Block<i32, B>;
     const REMAINDER: Remainder = Remainder::Narrow;
+    const TRANSPOSES: bool = S.is_multiple_of(4);
 
     #[inline(always)]
     #[track_caller]
@@ -302,6 +303,7 @@ impl<M: Target, L: Lanes<M, Item: LaneItem<M>>, const S: usize> Lanes<M> for Rep
     type Item = L::Item;
     type Block<const N: usize> = <L::Item as LaneItem<M>>::Array<N>;
     const REMAINDER: Remainder = Remainder::Narrow;
+    const TRANSPOSES: bool = S.is_multiple_of(4);
 
     #[inline(always)]
     #[track_caller]

@@ -3,6 +3,7 @@
 
 use std::arch::x86_64::*;
 use std::cell::Cell;
+use std::ptr;
 
 use super::interleaved_int8::{PAIR, Panel, PrefetchCursor, ROWS};
 use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales, sum_of};
@@ -16,9 +17,38 @@ use crate::kernel::lang::{Lanes, Scale, ScaledRow};
 /// Two vectors of partial sums, to which words are added in turn: one sum waits for the one before.
 pub(super) type Sums = [[f32; TAIL]; 2];
 
-/// Of a block of words, the groups whose sums [`sums_of_groups`] has in its lanes, two lanes each: groups of 4 words, the first half
-/// of them, and groups of 8.
-pub(super) const LANES: [[usize; TAIL / 2]; 2] = [[0, 4, 1, 5, 2, 6, 3, 7], [0, 2, 1, 3, 4, 6, 5, 7]];
+/// Which groups of a block of words have their sums in which lanes of `sums_of_groups`, two lanes each.
+pub(super) struct LaneOrder {
+    /// By lanes.
+    pub groups: [usize; TAIL / 2],
+    /// By groups; those behind have none in the first vector.
+    pub places: [usize; TAIL / 2],
+}
+
+impl LaneOrder {
+    const fn new(groups: [usize; TAIL / 2]) -> Self {
+        let (mut places, mut place) = ([0; TAIL / 2], 0);
+        while place < TAIL / 2 {
+            places[groups[place]] = place;
+            place += 1;
+        }
+        LaneOrder { groups, places }
+    }
+
+    /// That of groups of so many words, whose block may be [transposed](is_transposed).
+    #[inline]
+    pub const fn of(words: usize, transposes: bool) -> &'static Self {
+        // Of groups of 4 words the first half.
+        const FOUR: LaneOrder = LaneOrder::new([0, 4, 1, 5, 2, 6, 3, 7]);
+        const EIGHT: LaneOrder = LaneOrder::new([0, 2, 1, 3, 4, 6, 5, 7]);
+        const TRANSPOSED: LaneOrder = LaneOrder::new([0, 1, 2, 3, 4, 5, 6, 7]);
+        match (words, transposes) {
+            (4, _) => &FOUR,
+            (_, false) => &EIGHT,
+            (_, true) => &TRANSPOSED,
+        }
+    }
+}
 
 /// Rows whose packed bytes are prefetched while those before are multiplied are shorter than so many: four of them stay in L2.
 const MAX_NEXT_ROW: usize = 64 << 10;
@@ -62,6 +92,11 @@ impl<const K: usize, const G: usize, const H: usize> Groups<K, G, H> {
     const fn in_lanes<L: Level>() -> bool {
         L::AVX512 && has_lanes(Self::WORDS, Self::RIGHT_WORDS)
     }
+
+    /// Whether the words of a block are multiplied [transposed](is_transposed).
+    const fn transposes<L: Level, W: ScaledRow<Cpu<L>>>() -> bool {
+        is_transposed::<L, W>([K, G, H])
+    }
 }
 
 /// What turns the sign of words of signed bytes: they are multiplied without one.
@@ -69,9 +104,23 @@ const fn bias(is_signed: bool) -> i32 {
     if is_signed { i32::from_ne_bytes([0x80; 4]) } else { 0 }
 }
 
-/// Whether there are [lanes](LANES) of groups of so many words, of which so many have one scale of a column.
+/// Whether there are [lanes](LaneOrder) of groups of so many words, of which so many have one scale of a column.
 pub(super) const fn has_lanes(words: usize, right_words: usize) -> bool {
     (words == 4 || words == 8) && (right_words == words || right_words == BLOCK)
+}
+
+/// Whether the four vectors of a block, of rows of `K` integers with `G` scales, by columns with `H`, are multiplied as their transpose, of
+/// which an element is four words: it has both halves of a group of 8 words in the same lanes, so one sum is of both; and as nibbles lie,
+/// those of the same bytes in two vectors. What has a sign is read as it lies, and what is multiplied by several columns: its sums go to the
+/// lanes that one column's have.
+pub(super) const fn is_transposed<L: Level, W: ScaledRow<Cpu<L>>>([k, g, h]: [usize; 3]) -> bool {
+    let words = k / g / 4;
+    L::AVX512 && !W::IS_SIGNED && words == 8 && has_lanes(words, k / h / 4)
+}
+
+/// Whether such lanes can be [loaded](Lanes::TRANSPOSES) so.
+const fn comes_transposed<L: Level, W: Lanes<Cpu<L>>>(_: &W) -> bool {
+    W::TRANSPOSES
 }
 
 impl<'a> Few<'a> {
@@ -135,7 +184,10 @@ impl<'a> Few<'a> {
         let is_panel = const { C > 1 } && matches!(self.right, Right::Panel(_));
         in_blocks!(words, count, of BLOCK, true, |first, w, plain, N, WHOLE| {
             let mut block = [0; N];
-            each_lane::<L, _, N, WHOLE, true>(words, first, w, [plain, !is_panel], |k, word| block[k] = word.0);
+            // For a panel words are written as they lie.
+            let transposes = C == 1 && const { Groups::<K, G, H>::transposes::<L, W>() } && comes_transposed(&words);
+            let how = [plain, !is_panel, transposes];
+            each_lane::<L, _, N, WHOLE, true>(words, first, w, how, |k, word| block[k] = word.0);
             // SAFETY: columns are as long as a row, and have a scale for each group, as rows do; and there is room for rows.
             unsafe {
                 match &self.right {
@@ -148,27 +200,37 @@ impl<'a> Few<'a> {
                             from = rest.as_ptr();
                         }
                         if is_block || at + N == BLOCK || first + N >= end {
+                            let mut other = [0; BLOCK];
+                            if const { C == 1 && Groups::<K, G, H>::transposes::<L, W>() } && !(transposes && WHOLE) {
+                                transpose_words(from, &mut other);
+                                from = other.as_ptr();
+                                // Of a block that is not whole the words behind the last are multiplied, too.
+                                if !WHOLE {
+                                    rest = [0; BLOCK];
+                                }
+                            }
                             let (words, first) = ((from, (at + N) / TAIL), first - at);
                             if const { C == 1 } {
-                                let scales = scales_of::<L, N, K, G, H>(*scaled, first);
+                                let scales = scales_of::<L, W, N, K, G, H>(*scaled, first);
                                 let from = (first, begins_with_zero);
-                                self.add_block::<L, W, N, K, G, H>(words, from, &columns.first, &scales, &mut one);
+                                self.add_block::<L, W, N, K, G, H, C>(words, from, &columns.first, &scales, &mut one);
                             } else {
                                 let sums = sums.wrapping_add(i * columns.count);
                                 // The row's scales, or those times the column's.
                                 let mut scales = [[0.0; TAIL]; BLOCK / TAIL];
                                 if const { Groups::<K, G, H>::BY_BLOCKS } {
-                                    scales = scales_of::<L, N, K, G, H>(left.scales, first);
+                                    scales = scales_of::<L, W, N, K, G, H>(left.scales, first);
                                 }
                                 let mut c = 0;
                                 while c < columns.count {
                                     if const { !Groups::<K, G, H>::BY_BLOCKS } {
-                                        scales = scales_of::<L, N, K, G, H>(scaled.add(c * left.scales_row), first);
+                                        scales = scales_of::<L, W, N, K, G, H>(scaled.add(c * left.scales_row), first);
                                     }
                                     // A copy stays in registers, which memory that others may read does not.
                                     let mut sum = *sums.add(c);
                                     let from = (first, begins_with_zero);
-                                    self.add_block::<L, W, N, K, G, H>(words, from, &columns.column(c), &scales, &mut sum);
+                                    let column = columns.column(c);
+                                    self.add_block::<L, W, N, K, G, H, C>(words, from, &column, &scales, &mut sum);
                                     sums.add(c).write(sum);
                                     c += 1;
                                 }
@@ -321,7 +383,7 @@ impl<'a> Few<'a> {
                 of_column = column.scales.add(first).cast::<[f32; N]>().read_unaligned();
             }
             let (mut scaled, mut offsets) = ([0.0; N], [0.0; N]);
-            each_lane::<L, A, N, WHOLE, false>(scales, first, w, [WHOLE, true], |k, scale| {
+            each_lane::<L, A, N, WHOLE, false>(scales, first, w, [WHOLE, true, false], |k, scale| {
                 let (scale, offset) = scale.parts();
                 (scaled[k], offsets[k]) = (scale.0 * of_column[k], offset.0);
             });
@@ -356,6 +418,7 @@ impl<'a> Few<'a> {
         const K: usize,
         const G: usize,
         const H: usize,
+        const C: usize,
     >(
         &self,
         (words, vectors): (*const i32, usize),
@@ -364,11 +427,8 @@ impl<'a> Few<'a> {
         scales: &[[f32; TAIL]; BLOCK / TAIL],
         sums: &mut Sums,
     ) {
-        let column = |k: usize| {
-            let at = first + k;
-            let sums = right.sums.wrapping_add(at).cast_const();
-            (right.integers.wrapping_add(4 * at), if W::IS_SIGNED || begins_with_zero { Some(sums) } else { None })
-        };
+        let begins = begins_with_zero || W::IS_SIGNED && self.has_vnni;
+        let column = |k: usize| right.integers.wrapping_add(4 * (first + k));
         let of_block = if const { Groups::<K, G, H>::BY_BLOCKS } {
             // SAFETY: by the contract above.
             unsafe { *right.scales.add(first / Groups::<K, G, H>::WORDS) }
@@ -379,19 +439,27 @@ impl<'a> Few<'a> {
             // SAFETY: by the contract above; vectors behind the last are not multiplied.
             unsafe {
                 let mut dots = [_mm512_setzero_si512(); BLOCK / TAIL];
+                let transposes = const { Groups::<K, G, H>::transposes::<L, W>() };
+                let both = C == 1 && transposes;
                 let mut v = 0;
                 while v < BLOCK / TAIL {
-                    if v < vectors {
+                    if both || v < vectors {
+                        let sum = &mut dots[if both { v / 2 } else { v }];
+                        if begins && !(both && v % 2 > 0) {
+                            // Of a transposed block, the sums of two vectors.
+                            let at = if both { first / 2 + v / 2 * TAIL } else { first + v * TAIL };
+                            *sum = _mm512_loadu_si512(right.sums.add(at).cast());
+                        }
                         let (words, column) = (words.add(v * TAIL), column(v * TAIL));
-                        dots[v] = if W::IS_SIGNED {
-                            dot_vector::<true>(words, column, self.has_vnni)
+                        *sum = if W::IS_SIGNED {
+                            dot_vector::<true>(words, column, *sum, self.has_vnni)
                         } else {
-                            dot_vector::<false>(words, column, self.has_vnni)
+                            dot_vector::<false>(words, column, *sum, self.has_vnni)
                         };
                     }
                     v += 1;
                 }
-                let (all, count) = sums_of_groups(dots, Groups::<K, G, H>::WORDS);
+                let (all, count) = sums_of_groups(dots, Groups::<K, G, H>::WORDS, [transposes, both]);
                 let mut v = 0;
                 while v < count {
                     let (sum, scale) = (sums[v].as_mut_ptr(), _mm512_loadu_ps(scales[v].as_ptr()));
@@ -412,11 +480,11 @@ impl<'a> Few<'a> {
             let to = if const { Groups::<K, G, H>::BY_BLOCKS } { &mut block } else { &mut sums[k / TAIL % 2] };
             // SAFETY: by the contract above.
             unsafe {
-                let words = words.add(k);
+                let (words, sums) = (words.add(k), if begins { right.sums.add(first + k) } else { ptr::null() });
                 if W::IS_SIGNED {
-                    add_words::<L, true>(words, column(k), &scales[k / TAIL], self.has_vnni, to);
+                    add_words::<L, true>(words, (column(k), sums), &scales[k / TAIL], self.has_vnni, to);
                 } else {
-                    add_words::<L, false>(words, column(k), &scales[k / TAIL], self.has_vnni, to);
+                    add_words::<L, false>(words, (column(k), sums), &scales[k / TAIL], self.has_vnni, to);
                 }
             }
             k += TAIL;
@@ -449,12 +517,12 @@ impl<'a> Few<'a> {
     }
 }
 
-/// The scales of a block's words from word `first` on, by that of each group of the row: of each word, or of the [lanes](LANES) of groups.
+/// The scales of a block's words from word `first` on, by that of each group of the row: of each word, or of the [lanes](LaneOrder) of groups.
 ///
 /// # Safety
 /// There must be a vector of scales behind each; the level must have AVX2, and its kernels' features.
 #[inline(always)]
-unsafe fn scales_of<L: Level, const N: usize, const K: usize, const G: usize, const H: usize>(
+unsafe fn scales_of<L: Level, W: ScaledRow<Cpu<L>>, const N: usize, const K: usize, const G: usize, const H: usize>(
     scales: *const f32,
     first: usize,
 ) -> [[f32; TAIL]; BLOCK / TAIL] {
@@ -464,11 +532,12 @@ unsafe fn scales_of<L: Level, const N: usize, const K: usize, const G: usize, co
     unsafe {
         if const { Groups::<K, G, H>::in_lanes::<L>() } {
             let scales = _mm512_loadu_ps(scales.add(first / words));
+            let order = LaneOrder::of(words, const { Groups::<K, G, H>::transposes::<L, W>() });
             let lanes = |more: i32| {
                 let mut groups = [0; TAIL];
                 let mut lane = 0;
                 while lane < TAIL {
-                    groups[lane] = LANES[words / 8][lane / 2] as i32 + more;
+                    groups[lane] = order.groups[lane / 2] as i32 + more;
                     lane += 1;
                 }
                 _mm512_loadu_si512(groups.as_ptr().cast())
@@ -486,22 +555,86 @@ unsafe fn scales_of<L: Level, const N: usize, const K: usize, const G: usize, co
     all
 }
 
-/// The sums of the products of each group of a block, in two [lanes](LANES): of the even words, and of the odd ones. Says how many
-/// vectors there are.
+/// The sums of the products of each group of a block, in two [lanes](LaneOrder): of the even words, and of the odd ones. Says how many
+/// vectors there are. Lanes are those of a block that is [transposed](is_transposed); if `both`, it is, and the first two vectors have the
+/// sums of four words.
 ///
 /// # Safety
 /// The machine must have AVX-512.
 #[inline(always)]
-unsafe fn sums_of_groups(dots: [__m512i; BLOCK / TAIL], words: usize) -> ([__m512i; 2], usize) {
+unsafe fn sums_of_groups(
+    dots: [__m512i; BLOCK / TAIL],
+    words: usize,
+    [transposes, both]: [bool; 2],
+) -> ([__m512i; 2], usize) {
     // SAFETY: by the contract above.
     unsafe {
         // Of each four words the even ones, and the odd ones, from both vectors.
         let halves = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-        let [a, b] = [halves(dots[0], dots[1]), halves(dots[2], dots[3])];
+        let a = halves(dots[0], dots[1]);
+        if both {
+            return ([a, a], 1);
+        }
+        let b = halves(dots[2], dots[3]);
         if words == 4 {
             return ([a, b], 2);
         }
         let [even, odd] = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)];
-        ([_mm512_add_epi32(even, odd), even], 1)
+        let mut sums = _mm512_add_epi32(even, odd);
+        if transposes {
+            sums = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 1, 3, 4, 6, 5, 7), sums);
+        }
+        ([sums, even], 1)
     }
+}
+
+/// Writes the integers of a column, and the sums of each four of them, in whole blocks, [transposed](is_transposed): of the sums those of
+/// two vectors, added.
+///
+/// # Safety
+/// The column must have so many blocks; the machine must have AVX-512.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn transpose_column(right: &Column, blocks: usize) {
+    for b in 0..blocks {
+        let (integers, sums) =
+            (right.integers.wrapping_add(4 * BLOCK * b).cast_mut(), right.sums.wrapping_add(BLOCK * b));
+        // SAFETY: by the contract above; what a block's sums are written to was read.
+        unsafe {
+            let block = quads_of([0, 1, 2, 3].map(|v| _mm512_loadu_si512(integers.add(64 * v).cast())));
+            for (v, vector) in block.into_iter().enumerate() {
+                _mm512_storeu_si512(integers.add(64 * v).cast(), vector);
+            }
+            let [a, b_, c, d] = quads_of([0, 1, 2, 3].map(|v| _mm512_loadu_si512(sums.add(TAIL * v).cast())));
+            let to = right.sums.add(BLOCK / 2 * b);
+            _mm512_storeu_si512(to.cast(), _mm512_add_epi32(a, b_));
+            _mm512_storeu_si512(to.add(TAIL).cast(), _mm512_add_epi32(c, d));
+        }
+    }
+}
+
+/// Writes the words of a block [transposed](is_transposed).
+///
+/// # Safety
+/// There must be a block; the machine must have AVX-512.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn transpose_words(from: *const i32, to: &mut [i32; BLOCK]) {
+    // SAFETY: by the contract above.
+    let block = unsafe { quads_of([0, 1, 2, 3].map(|v| _mm512_loadu_si512(from.add(TAIL * v).cast()))) };
+    for (v, vector) in block.into_iter().enumerate() {
+        // SAFETY: a block has four vectors.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(TAIL * v).cast(), vector) };
+    }
+}
+
+/// The transpose of four vectors, of which an element is four words.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn quads_of([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
+    let evens = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0x88>(c, d)];
+    let odds = [_mm512_shuffle_i32x4::<0xdd>(a, b), _mm512_shuffle_i32x4::<0xdd>(c, d)];
+    // Of two vectors, the first quad of either, and the third.
+    let both = |[ab, cd]: [__m512i; 2]| [_mm512_shuffle_i32x4::<0x88>(ab, cd), _mm512_shuffle_i32x4::<0xdd>(ab, cd)];
+    let ([first, third], [second, fourth]) = (both(evens), both(odds));
+    [first, second, third, fourth]
 }

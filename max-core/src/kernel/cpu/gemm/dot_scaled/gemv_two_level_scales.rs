@@ -163,7 +163,9 @@ pub(super) fn read_block<L: Level, W: ScaledRow<Cpu<L>>, const GROUPS: usize, co
     let (first, at) = ((b * GROUPS) as i64, b as i64);
     let (mut scales, mut minima, mut is_signed, mut factors) = ([0; GROUPS], [0; GROUPS], false, [0.0; 2]);
     let mut all = [0; BLOCK];
-    each_lane::<L, _, BLOCK, WHOLE, false>(row.words(), b * BLOCK, words, [WHOLE, true], |k, word| all[k] = word.0);
+    each_lane::<L, _, BLOCK, WHOLE, false>(row.words(), b * BLOCK, words, [WHOLE, true, false], |k, word| {
+        all[k] = word.0
+    });
     if WHOLE {
         let levels = row.levels::<GROUPS>(At::whole(first, GROUPS), At::whole(at, 1));
         ([scales, minima], is_signed) = (levels.integers, levels.is_signed);

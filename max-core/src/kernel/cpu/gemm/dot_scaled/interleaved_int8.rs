@@ -1,4 +1,4 @@
-//! Rows of scaled integers by five to eight columns, which lie side by side in vectors: by `vpdpbusd`.
+//! Rows of scaled integers by three to eight columns, which lie side by side in vectors: by `vpdpbusd`.
 //!
 //! A vector has eight integers of each column, and a row's eight next to it are one broadcast. So the lanes of a product are pairs
 //! (column, half of every eight), and a group's sums are converted and scaled for all columns at once. A row is unpacked to memory first,
@@ -11,7 +11,7 @@
 use std::arch::x86_64::*;
 
 use super::Left;
-use super::gemv_int8::LANES;
+use super::gemv_int8::LaneOrder;
 use crate::kernel::cpu::isa::BLOCK;
 use crate::kernel::cpu::pack::Source;
 use crate::kernel::cpu::transpose::{LINE, prefetch_far};
@@ -232,6 +232,7 @@ impl Panel {
     ) {
         // SAFETY: by the contract above.
         unsafe {
+            let order = LaneOrder::of(WORDS, left.transposes);
             let offsets = self.sums.add(R * GROUPS * VECTOR);
             if !left.offsets.is_null() {
                 self.add_offsets::<R>(left, row, offsets);
@@ -242,7 +243,7 @@ impl Panel {
                 if !left.offsets.is_null() {
                     for (p, sums) in sums.iter_mut().enumerate() {
                         for (r, sum) in sums.iter_mut().enumerate() {
-                            *sum = offsets_of::<WORDS>(offsets.add(r * VECTOR * COLUMNS), group + p);
+                            *sum = offsets_of(offsets.add(r * VECTOR * COLUMNS), group + p, order);
                         }
                     }
                 }
@@ -259,7 +260,7 @@ impl Panel {
                 }
             }
             for r in 0..R {
-                let sum = sum_of::<WORDS>(self.sums.add(r * GROUPS * VECTOR));
+                let sum = sum_of::<WORDS>(self.sums.add(r * GROUPS * VECTOR), order);
                 let (mask, to) = ((1_u16 << self.columns) as u8, to.add(r * step));
                 let mask = mask.wrapping_sub(1);
                 _mm256_mask_storeu_ps(to, mask, _mm256_add_ps(_mm256_maskz_loadu_ps(mask, to), sum));
@@ -407,8 +408,8 @@ impl Panel {
 /// There must be a vector of sums for each lane; the caller must have AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn offsets_of<const WORDS: usize>(offsets: *const f32, group: usize) -> __m512 {
-    let Some(place) = LANES[WORDS / 8].iter().position(|lane| *lane == group) else { return _mm512_setzero_ps() };
+unsafe fn offsets_of(offsets: *const f32, group: usize, order: &LaneOrder) -> __m512 {
+    let Some(place) = order.places.get(group) else { return _mm512_setzero_ps() };
     // SAFETY: by the contract above.
     let both = unsafe { _mm512_loadu_ps(offsets.add(2 * place * COLUMNS)) };
     // One lane of a column after the other.
@@ -421,8 +422,8 @@ unsafe fn offsets_of<const WORDS: usize>(offsets: *const f32, group: usize) -> _
 /// There must be so many; the caller must have AVX-512.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-unsafe fn sum_of<const WORDS: usize>(groups: *const f32) -> __m256 {
-    let lanes = LANES[WORDS / 8];
+unsafe fn sum_of<const WORDS: usize>(groups: *const f32, order: &LaneOrder) -> __m256 {
+    let lanes = &order.groups;
     // SAFETY: by the contract above.
     let group = |g: usize| unsafe { _mm512_loadu_ps(groups.add(g * VECTOR)) };
     let both = |place: usize| match WORDS {

@@ -216,7 +216,7 @@ pub(super) unsafe fn spread_scales<L: Level>(scales: *const f32, group: usize) -
 #[inline(always)]
 pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
     words: *const i32,
-    (integers, sums): (*const u8, Option<*const i32>),
+    (integers, sums): (*const u8, *const i32),
     scales: &[f32; 16],
     has_vnni: bool,
     acc: &mut [f32; 16],
@@ -234,13 +234,14 @@ pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
             }
             return;
         }
-        let dot = dot_vector::<SIGNED>(words, (integers, sums), has_vnni);
+        let begin = if sums.is_null() { _mm512_setzero_si512() } else { _mm512_loadu_si512(sums.cast()) };
+        let dot = dot_vector::<SIGNED>(words, integers, begin, has_vnni);
         let scale = _mm512_loadu_ps(scales);
         _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, _mm512_loadu_ps(to)));
     }
 }
 
-/// Of 16 words and as many of a column the sums of four products, which begin with the given ones. Words with a sign are then multiplied
+/// Of 16 words and as many of a column the sums of four products, and of what is there already. Words with a sign are then multiplied
 /// as bytes plus 128, if there is VNNI, and else by themselves.
 ///
 /// # Safety
@@ -248,27 +249,24 @@ pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
 #[inline(always)]
 pub(super) unsafe fn dot_vector<const SIGNED: bool>(
     words: *const i32,
-    (integers, sums): (*const u8, Option<*const i32>),
+    integers: *const u8,
+    sum: __m512i,
     has_vnni: bool,
 ) -> __m512i {
     // SAFETY: by the contract above.
     unsafe {
         if SIGNED && !has_vnni {
             let low = _mm512_castsi256_si512(dot_words::<true>(words, integers));
-            return _mm512_inserti64x4::<1>(low, dot_words::<true>(words.add(8), integers.add(32)));
+            let dot = _mm512_inserti64x4::<1>(low, dot_words::<true>(words.add(8), integers.add(32)));
+            return _mm512_add_epi32(sum, dot);
         }
-        // Closures do not have their caller's features.
-        let begin = match sums {
-            Some(sums) => _mm512_loadu_si512(sums.cast()),
-            None => _mm512_setzero_si512(),
-        };
         let words = _mm512_loadu_si512(words.cast());
         if has_vnni {
             let words = if SIGNED { _mm512_xor_si512(words, _mm512_set1_epi8(-128)) } else { words };
-            return dpbusd(begin, words, integers);
+            return dpbusd(sum, words, integers);
         }
         let pairs = _mm512_maddubs_epi16(words, _mm512_loadu_si512(integers.cast()));
-        _mm512_add_epi32(begin, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
     }
 }
 

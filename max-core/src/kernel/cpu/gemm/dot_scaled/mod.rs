@@ -89,6 +89,7 @@ pub(in crate::kernel::cpu) fn multiply<
         // The microkernel knows the zero point from the shape.
         has_levels: const { has_levels::<L, W>([K, G, H]) } && (C <= FEW || !W::HAS_ZERO || zero > 0),
         begins_with_zero: const { L::AVX512 && W::HAS_ZERO && !W::IS_SIGNED } && zero > 0,
+        transposes: const { is_transposed::<L, W>([K, G, H]) },
     };
     let Some(product) = Product::new::<L>(shape, kind, (&b, &scale), acc.any()) else {
         return;
@@ -157,9 +158,20 @@ const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(sizes: [usize; 3]) -> bool {
     gemv_two_level_scales::is_two_level::<L, W>(sizes)
 }
 
-/// No other architecture's code does.
+/// Whether blocks are multiplied [transposed](gemv_int8::is_transposed).
+#[cfg(target_arch = "x86_64")]
+const fn is_transposed<L: Level, W: ScaledRow<Cpu<L>>>(sizes: [usize; 3]) -> bool {
+    gemv_int8::is_transposed::<L, W>(sizes)
+}
+
+/// No other architecture's code has either.
 #[cfg(not(target_arch = "x86_64"))]
 const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(_sizes: [usize; 3]) -> bool {
+    false
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+const fn is_transposed<L: Level, W: ScaledRow<Cpu<L>>>(_sizes: [usize; 3]) -> bool {
     false
 }
 
@@ -172,6 +184,8 @@ struct Kind {
     has_levels: bool,
     /// Whether sums of products of few columns begin with those of the zero point: then rows have no offsets to compute, and to add.
     begins_with_zero: bool,
+    /// Whether blocks are multiplied [transposed](gemv_int8::is_transposed).
+    transposes: bool,
 }
 
 /// The sizes of a product along K.
@@ -213,6 +227,8 @@ pub(super) struct Left {
     pub is_signed: bool,
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub has_levels: bool,
+    /// Whether sums of groups are in the lanes that a [transposed](gemv_int8::is_transposed) block has them in.
+    pub transposes: bool,
     pub steps: usize,
     pub groups: usize,
 }
@@ -312,7 +328,7 @@ impl<'a> Product<'a> {
     #[inline(never)]
     fn new<L: Level>(
         shape: Shape,
-        Kind { is_signed, has_offsets, has_levels, begins_with_zero }: Kind,
+        Kind { is_signed, has_offsets, has_levels, begins_with_zero, transposes }: Kind,
         operands: (&'a Operand<u8>, &'a Operand<f32>),
         acc: AnyVar<'_, f32>,
     ) -> Option<Self> {
@@ -365,6 +381,7 @@ impl<'a> Product<'a> {
             zero,
             is_signed,
             has_levels,
+            transposes: is_few && transposes,
             steps,
             groups,
         };
@@ -423,22 +440,27 @@ impl<'a> Product<'a> {
         let each = self.column_numbers() * size_of::<f32>();
         // Behind the columns are a row's scales times those of each, and the sums of all rows.
         let numbers = if few { count * (self.left.scales_row + self.rows * 2 * TAIL) } else { 0 };
-        let room = OwnedScratch::for_columns(count * (each + self.left.steps) + numbers * size_of::<f32>())?;
+        let room = OwnedScratch::for_columns(count * (each + self.column_steps()) + numbers * size_of::<f32>())?;
         let has_vnni = L::AVX512 && cpu_features::matrix_units().int8.is_some();
         for column in 0..count {
             let has_opposites = self.prepare::<L>(&room, column);
             self.is_fused &= has_opposites || !self.left.is_signed || has_vnni;
         }
+        #[cfg(target_arch = "x86_64")]
+        for column in 0..if self.is_fused && self.transposes() { count } else { 0 } {
+            // SAFETY: it was prepared, in whole blocks; only levels with AVX-512 transpose.
+            unsafe { gemv_int8::transpose_column(&self.column(&room, column), self.column_steps() / (4 * BLOCK)) };
+        }
         Some(Right::Columns(room))
     }
 
-    /// Whether a few columns are multiplied side by side: if they are more than half of a panel, which takes as long for one as for all.
+    /// Whether a few columns are multiplied side by side: if they are more than a quarter of a panel, which takes as long for one as for all.
     #[cfg(target_arch = "x86_64")]
     fn is_panel<L: Level>(&self) -> bool {
         let words = self.left.steps / self.left.groups / 4;
         let right_words = self.left.steps / self.per_column / 4;
         let has_vnni = L::AVX512 && cpu_features::matrix_units().int8.is_some();
-        has_vnni && self.extents[0] > interleaved::COLUMNS / 2 && gemv_int8::has_lanes(words, right_words)
+        has_vnni && self.extents[0] > interleaved::COLUMNS / 4 && gemv_int8::has_lanes(words, right_words)
     }
 
     /// The few columns by which rows are multiplied as they are unpacked.
@@ -453,10 +475,10 @@ impl<'a> Product<'a> {
             Right::Columns(room) => {
                 let (count, each) = (self.extents[0], self.column_numbers());
                 let integers =
-                    if self.in_place() { source(self.operands.0, 1).strides[0] } else { self.left.steps as i64 };
+                    if self.in_place() { source(self.operands.0, 1).strides[0] } else { self.column_steps() as i64 };
                 let columns =
                     Columns { first: self.column(room, 0), count, integers: integers as isize, numbers: each };
-                let scaled = room.at(count * (each * size_of::<f32>() + self.left.steps)).cast::<f32>();
+                let scaled = room.at(count * (each * size_of::<f32>() + self.column_steps())).cast::<f32>();
                 let sums = scaled.wrapping_add(count * self.left.scales_row).cast();
                 gemv_int8::Right::Columns { columns, scaled, sums }
             }
@@ -499,21 +521,32 @@ impl<'a> Product<'a> {
 
     /// How many numbers a column has beside its integers: sums of four integers, scales, and sums of groups, both with a vector more.
     fn column_numbers(&self) -> usize {
-        (self.left.steps / 4 + 2 * self.left.scales_row).next_multiple_of(TAIL)
+        (self.column_steps() / 4 + 2 * self.left.scales_row).next_multiple_of(TAIL)
+    }
+
+    /// Whether the only column is transposed.
+    fn transposes(&self) -> bool {
+        self.left.transposes && self.width == 1
+    }
+
+    /// How many integers a column has: those that are transposed whole blocks, with zeros behind the last.
+    fn column_steps(&self) -> usize {
+        if self.transposes() { self.left.steps.next_multiple_of(4 * BLOCK) } else { self.left.steps }
     }
 
     /// Whether the integers of columns are multiplied where they lie.
     fn in_place(&self) -> bool {
-        self.extents[1] == self.left.steps && source(self.operands.0, 1).strides[1] == 1
+        !self.transposes() && self.extents[1] == self.left.steps && source(self.operands.0, 1).strides[1] == 1
     }
 
     /// Column `column` of the right operand, where it lies or in that memory.
     fn column(&self, room: &OwnedScratch, column: usize) -> Column {
         let (left, each) = (&self.left, self.column_numbers());
         let sums = room.at(column * each * size_of::<f32>()).cast::<i32>();
-        let offset_sums = sums.wrapping_add(left.steps / 4).cast::<f32>();
+        let offset_sums = sums.wrapping_add(self.column_steps() / 4).cast::<f32>();
         let scales = offset_sums.wrapping_add(left.scales_row).cast_const();
-        let mut integers = room.at(self.extents[0] * each * size_of::<f32>() + column * left.steps).cast_const();
+        let steps = self.column_steps();
+        let mut integers = room.at(self.extents[0] * each * size_of::<f32>() + column * steps).cast_const();
         if self.in_place() {
             let b = source(self.operands.0, 1);
             integers = b.ptr.wrapping_offset(column as isize * b.strides[0] as isize);
@@ -538,12 +571,16 @@ impl<'a> Product<'a> {
         if !self.in_place() {
             let from = source(b, 1);
             let first = from.ptr.wrapping_offset(column as isize * from.strides[0] as isize);
-            for k in 0..left.steps {
-                // SAFETY: of the column those inside are read, and there is room for all.
-                unsafe {
-                    let byte = if k < depth { *first.offset(k as isize * from.strides[1] as isize) } else { 0 };
-                    right.integers.cast_mut().add(k).write(byte);
+            let (to, depth) = (right.integers.cast_mut(), Ord::min(depth, left.steps));
+            // SAFETY: of the column those inside are read, and there is room for all.
+            unsafe {
+                if from.strides[1] == 1 {
+                    ptr::copy_nonoverlapping(first, to, depth);
+                } else {
+                    (0..depth).for_each(|k| to.add(k).write(*first.offset(k as isize * from.strides[1] as isize)));
                 }
+                to.add(depth).write_bytes(0, self.column_steps() - depth);
+                right.sums.write_bytes(0, self.column_steps() / 4);
             }
         }
         #[cfg(target_arch = "x86_64")]

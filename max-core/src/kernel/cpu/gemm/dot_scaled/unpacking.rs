@@ -28,18 +28,19 @@ pub(super) unsafe fn fill_row<L: Level, W: ScaledRow<Cpu<L>>, const FAST: bool>(
 
 /// Calls `set` with each of the `N` lanes from `first` on. A whole block is read as one; of what is shorter `w` lanes are, by half
 /// vectors where all can be read, else one by one. Each of the three is a copy of what computes the lanes, and takes as long to compile;
-/// only the last is there if it need not be fast. `prefetches` says whether words behind a whole block are prefetched.
+/// only the last is there if it need not be fast. `prefetches` says whether words behind a whole block are prefetched, and `transposes`
+/// whether its lanes come [transposed](At::transposes).
 #[inline(always)]
 pub(super) fn each_lane<L: Level, A: Lanes<Cpu<L>>, const N: usize, const WHOLE: bool, const FAST: bool>(
     lanes: A,
     first: usize,
     w: usize,
-    [plain, prefetches]: [bool; 2],
+    [plain, prefetches, transposes]: [bool; 3],
     mut set: impl FnMut(usize, A::Item),
 ) {
     let mut k = 0;
     if WHOLE {
-        let block = lanes.block::<N>(At { prefetches, ..At::whole(first as i64, N) });
+        let block = lanes.block::<N>(At { prefetches, transposes, ..At::whole(first as i64, N) });
         while k < N {
             set(k, lanes.lane(&block, k));
             k += 1;
@@ -156,7 +157,7 @@ unsafe fn fill_words<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, i32>>, const 
 ) {
     let len = in_blocks!(lanes, count, of BLOCK, FAST, |first, w, plain, N, WHOLE| {
         let mut words = [0; N];
-        each_lane::<L, A, N, WHOLE, FAST>(lanes, first, w, [plain, true], |k, word| words[k] = word.0 ^ bits);
+        each_lane::<L, A, N, WHOLE, FAST>(lanes, first, w, [plain, true, false], |k, word| words[k] = word.0 ^ bits);
         // SAFETY: inside of what there is room for.
         unsafe { write(to.add(first), &words, w) };
     });
@@ -215,7 +216,7 @@ unsafe fn put_scales<L: Level, S: Scale<Cpu<L>>, A: Lanes<Cpu<L>, Item = S>, con
     w: usize,
 ) {
     let mut both = [[0.0; N]; 2];
-    each_lane::<L, A, N, WHOLE, false>(lanes, first, w, [WHOLE, true], |k, scale| {
+    each_lane::<L, A, N, WHOLE, false>(lanes, first, w, [WHOLE, true, false], |k, scale| {
         let (scale, offset) = scale.parts();
         (both[0][k], both[1][k]) = (scale.0, offset.0);
     });
