@@ -83,13 +83,6 @@ fn rotated<T: Float>(x: In<T, 1>, cos: In<f32, 1>, sin: In<f32, 1>, i: i64, inte
     if i < 2 * half { turned } else { x.at(i) as f32 }
 }
 
-/// Both elements of a pair, rotated by an angle.
-#[kernel]
-fn turned<T: Float>(a: T, b: T, cos: f32, sin: f32) -> (T, T) {
-    let (a, b) = (a as f32, b as f32);
-    ((a * cos - b * sin).cast::<T>(), (b * cos + a * sin).cast::<T>())
-}
-
 /// Queries with rotary embeddings, `[key heads, tokens, queries of a key head, head size]` of `[tokens, heads, head size]`; keys,
 /// rotated as well, and values of new tokens are written to their places in the caches (Su et al.: RoFormer, 2021).
 ///
@@ -98,10 +91,7 @@ fn turned<T: Float>(a: T, b: T, cos: f32, sin: f32) -> (T, T) {
 ///
 /// Values in the cache are finite: of a token whose values are not, these are 0, and the key is NaN. So what sees the token is
 /// NaN, and what does not see it, but multiplies its value by a weight of 0, stays as it is.
-///
-/// Where a program has many lanes in a vector, halves are read as rows (`PIECES`); where it has one in a register, element by element: rows
-/// would take more of these.
-#[kernel(op = "fused_qk_ragged_rope", dtypes(T = [f16, bf16, f32]), tile(PIECES = 2, gpu(PIECES = 1)))]
+#[kernel(op = "fused_qk_ragged_rope", dtypes(T = [f16, bf16, f32]))]
 #[allow(clippy::too_many_arguments, reason = "the operands of a layer, and where its caches are")]
 pub fn fused_qk_ragged_rope<T: Float>(
     out: Out<T, 4>,
@@ -120,18 +110,9 @@ pub fn fused_qk_ragged_rope<T: Float>(
     let [h, t, g] = program_id();
     let cos = cos.row(t);
     let sin = sin.row(t);
-    let pairs = cos.dim(0);
-    let behind = q.dim(2) - 2 * pairs;
     let x = q.select(t).row(h * out.dim(2) + g);
-    let to = out.select(h).select(t).row(g);
-    if PIECES > 1 && !interleaved {
-        let halves = x.slice(0, pairs).zip(x.slice(pairs, pairs)).zip(cos.zip(sin));
-        to.slice(0, pairs).write(halves.map(|((a, b), (cos, sin))| turned(a, b, cos, sin).0));
-        to.slice(pairs, pairs).write(halves.map(|((a, b), (cos, sin))| turned(a, b, cos, sin).1));
-        to.slice(2 * pairs, behind).write(x.slice(2 * pairs, behind));
-    } else {
-        to.write(lanes(q.dim(2)).map(|i| rotated(x, cos, sin, i, interleaved).cast::<T>()));
-    }
+    let turned = lanes(q.dim(2)).map(|i| rotated(x, cos, sin, i, interleaved).cast::<T>());
+    out.select(h).select(t).row(g).write(turned);
     if g * 1 == 0 {
         let head = h * 1;
         let (page, row) = place(t * 1, offsets, lengths, table, keys.dim(2));
@@ -139,22 +120,10 @@ pub fn fused_qk_ragged_rope<T: Float>(
         let v = v.select(t).row(h);
         let finite = v.map(|v| if v - v == 0 { 0i32 } else { 1 }).sum() == 0;
         v.enumerate().for_each(|(v, i)| values.scatter([page, head, row, i], if v - v == 0 { v } else { T::ZERO }));
-        if PIECES > 1 && !interleaved {
-            let halves = x.slice(0, pairs).zip(x.slice(pairs, pairs)).zip(cos.zip(sin));
-            halves.enumerate().for_each(|(((a, b), (cos, sin)), i)| {
-                let (a, b) = turned(a, b, cos, sin);
-                keys.scatter([page, head, row, i], if finite { a } else { T::NAN });
-                keys.scatter([page, head, row, pairs + i], if finite { b } else { T::NAN });
-            });
-            x.slice(2 * pairs, behind).enumerate().for_each(|(x, i)| {
-                keys.scatter([page, head, row, 2 * pairs + i], if finite { x } else { T::NAN });
-            });
-        } else {
-            lanes(k.dim(2)).for_each(|i| {
-                let turned = rotated(x, cos, sin, i, interleaved).cast::<T>();
-                keys.scatter([page, head, row, i], if finite { turned } else { T::NAN });
-            });
-        }
+        lanes(k.dim(2)).for_each(|i| {
+            let turned = rotated(x, cos, sin, i, interleaved).cast::<T>();
+            keys.scatter([page, head, row, i], if finite { turned } else { T::NAN });
+        });
     }
 }
 

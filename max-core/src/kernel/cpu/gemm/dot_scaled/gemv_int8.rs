@@ -619,11 +619,20 @@ pub(super) unsafe fn transpose_column(right: &Column, blocks: usize) {
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose_words(from: *const i32, to: &mut [i32; BLOCK]) {
-    // SAFETY: by the contract above.
-    let block = unsafe { quads_of([0, 1, 2, 3].map(|v| _mm512_loadu_si512(from.add(TAIL * v).cast()))) };
-    for (v, vector) in block.into_iter().enumerate() {
-        // SAFETY: a block has four vectors.
-        unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(TAIL * v).cast(), vector) };
+    // SAFETY: by the contract above; a block has four vectors.
+    unsafe {
+        let mut block = [_mm512_setzero_si512(); BLOCK / TAIL];
+        let mut v = 0;
+        while v < BLOCK / TAIL {
+            block[v] = _mm512_loadu_si512(from.add(TAIL * v).cast());
+            v += 1;
+        }
+        block = quads_of(block);
+        let mut v = 0;
+        while v < BLOCK / TAIL {
+            _mm512_storeu_si512(to.as_mut_ptr().add(TAIL * v).cast(), block[v]);
+            v += 1;
+        }
     }
 }
 
