@@ -1,7 +1,9 @@
 //! Lanes that are read in segments, numbers among bytes, and items that are the same for several lanes: whole segments at a time,
 //! where blocks of lanes and segments begin together.
 
-use super::isa::{BLOCK, Level, TAIL};
+use super::isa::Level;
+#[cfg(target_arch = "x86_64")]
+use super::isa::{BLOCK, TAIL};
 use super::lanes::values;
 use super::tensor::{QUAD, gather, transposed, widen, widen_one};
 use super::transpose::prefetch_far;

@@ -249,7 +249,6 @@ pub(super) struct Column {
     /// Of groups, and a vector of zeros.
     pub scales: *const f32,
     /// Of each four integers the sum times [what stands for 0](Left::zero), less than 0: what sums of products begin with.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub sums: *mut i32,
     /// Of each group the sum times the scale, and a vector of zeros; the sum alone, an `i32`, where rows have scales of two levels.
     pub offset_sums: *mut f32,
