@@ -275,3 +275,74 @@ fn rows_may_be_made_of_products() {
         assert_eq!(run::<nested>(form, &operands, &[])[0].values::<f32>(), expected, "{form:?}");
     }
 }
+
+/// Integers of a row, of a scale of it, and of a scale of a column.
+const LONG: [usize; 3] = [3072, 32, 256];
+
+/// Makes a kernel of rows by one column, whose words are low nibbles of `S` words of four bytes, then high ones of as many, and so on.
+macro_rules! nibbles {
+    ($($name:ident $op:literal $s:literal;)*) => { $(
+        #[kernel(op = $op)]
+        fn $name(y: Out<f32, 2>, a: In<u8, 2>, s: In<f32, 2>, b: In<u8, 2>, t: In<f32, 2>) {
+            let [i, j] = program_id();
+            let segments = a.dim(1) / (4 * $s);
+            let rows = ScaledTile::<4, 3072, 96>::from_rows(|r| {
+                let shifts = lanes(segments).map(|part| (part % 2 * 4) as i32).repeat_each::<$s>();
+                let words = a.row(i * 4 + r).words::<$s>(0, [(segments, 4 * $s)]).zip(shifts);
+                let scales = s.row(i * 4 + r).segments::<1>(0, [(s.dim(1), 1)]);
+                (words.map(|(word, shift)| ((word >> shift) & 0x0f0f_0f0f) as u32), scales)
+            });
+            let acc = dot_scaled(rows, b.tile::<1, 3072>(j, 0).t(), t.tile::<1, 12>(j, 0).t(), Tile::<f32, 4, 1>::zeros());
+            y.tile::<4, 1>(i, j).write(acc);
+        }
+    )* };
+}
+
+nibbles! {
+    nibbles_of_2 "st_nibbles_2" 2;
+    nibbles_of_4 "st_nibbles_4" 4;
+    nibbles_of_8 "st_nibbles_8" 8;
+    nibbles_of_12 "st_nibbles_12" 12;
+    nibbles_of_16 "st_nibbles_16" 16;
+    nibbles_of_32 "st_nibbles_32" 32;
+    nibbles_of_64 "st_nibbles_64" 64;
+    nibbles_of_96 "st_nibbles_96" 96;
+}
+
+#[test]
+fn words_of_one_column_may_lie_in_segments_of_any_length() {
+    let ([steps, group, part], rows) = (LONG, 6);
+    let byte = |i: usize, f: usize| (i * f + i / 7 * 101 + i / 64 * 13) as u8;
+    let number = |i: usize| ((i * 29 % 31) as f32 - 11.0) / 8.0;
+    let a: Vec<u8> = (0..rows * steps).map(|i| byte(i, 37)).collect();
+    let b: Vec<u8> = (0..steps).map(|i| byte(i, 91)).collect();
+    let s: Vec<f32> = (0..rows * steps / group).map(number).collect();
+    let t: Vec<f32> = (0..steps / part).map(|i| number(i + 3)).collect();
+    macro_rules! check {
+        ($($name:ident $s:literal)*) => { $(
+            let term = |i: usize, k: usize| {
+                let integer = a[i * steps + k] >> (k / 4 / $s % 2 * 4) & 15;
+                let scales = f64::from(s[i * (steps / group) + k / group]) * f64::from(t[k / part]);
+                f64::from(integer) * f64::from(b[k] as i8) * scales
+            };
+            for form in forms() {
+                let operands = [
+                    blank(&[rows as i64, 1], f32::NAN),
+                    tensor(&[rows as i64, steps as i64], &a),
+                    tensor(&[rows as i64, (steps / group) as i64], &s),
+                    tensor(&[1, steps as i64], &b),
+                    tensor(&[1, (steps / part) as i64], &t),
+                ];
+                for (i, got) in run::<$name>(form, &operands, &[])[0].values::<f32>().into_iter().enumerate() {
+                    let want: f64 = (0..steps).map(|k| term(i, k)).sum();
+                    let scale: f64 = (0..steps).map(|k| term(i, k).abs()).sum();
+                    assert!((f64::from(got) - want).abs() <= scale * 1e-6, "{} {form:?} {i}: {got}, not {want}", stringify!($name));
+                }
+            }
+        )* };
+    }
+    check! {
+        nibbles_of_2 2 nibbles_of_4 4 nibbles_of_8 8 nibbles_of_12 12
+        nibbles_of_16 16 nibbles_of_32 32 nibbles_of_64 64 nibbles_of_96 96
+    }
+}

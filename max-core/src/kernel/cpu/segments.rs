@@ -6,6 +6,8 @@ use super::isa::Level;
 use super::isa::{BLOCK, TAIL};
 use super::lanes::values;
 use super::tensor::{QUAD, gather, transposed, widen, widen_one};
+#[cfg(target_arch = "x86_64")]
+use super::transpose::LINE;
 use super::transpose::prefetch_far;
 use super::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Prim, Rounds, Val, item};
@@ -435,13 +437,8 @@ unsafe fn halves<const N: usize>(first: *const u8, step: isize) -> [u16; N] {
     all
 }
 
-/// Bytes of a vector.
-#[cfg(target_arch = "x86_64")]
-const LINE: usize = 64;
-
 /// Whether [`dense_halves`] takes fewer instructions for numbers so far apart than [`halves`]: if a vector of memory has two of them.
 #[cfg(target_arch = "x86_64")]
-#[inline(always)]
 const fn are_dense(step: i64) -> bool {
     step % 2 == 0 && step <= LINE as i64 / 2
 }

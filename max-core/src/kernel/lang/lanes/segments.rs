@@ -116,6 +116,11 @@ impl<M: Target, T: Any, N: Nest<M>, const S: usize> Lanes<M> for Segments<In<M, 
     }
 }
 
+/// Whether segments of so many lanes are whole quads, of which a block of 64 lanes has several whole segments.
+const fn are_quads_of_blocks(size: usize) -> bool {
+    matches!(size, 4 | 8 | 16 | 32)
+}
+
 /// Segments of `S` words of four bytes; made by [`In::words`].
 #[derive(Clone, Copy)]
 pub struct Words<X, F, L, const S: usize> {
@@ -137,7 +142,7 @@ impl<M: Target, N: Nest<M>, const S: usize> Lanes<M> for Words<In<M, u8, 1>, Val
     type Item = Val<M, i32>;
     type Block<const B: usize> = M::Block<i32, B>;
     const REMAINDER: Remainder = Remainder::Narrow;
-    const TRANSPOSES: bool = S.is_multiple_of(4);
+    const TRANSPOSES: bool = are_quads_of_blocks(S);
 
     #[inline(always)]
     #[track_caller]
@@ -303,7 +308,7 @@ impl<M: Target, L: Lanes<M, Item: LaneItem<M>>, const S: usize> Lanes<M> for Rep
     type Item = L::Item;
     type Block<const N: usize> = <L::Item as LaneItem<M>>::Array<N>;
     const REMAINDER: Remainder = Remainder::Narrow;
-    const TRANSPOSES: bool = S.is_multiple_of(4);
+    const TRANSPOSES: bool = are_quads_of_blocks(S);
 
     #[inline(always)]
     #[track_caller]
